@@ -5,6 +5,7 @@
 # make bench   figures against the peers (bench-kubernetes: in containers)       make clean      remove what was built (var/, your state, stays)
 # make kubernetes        build a real Kubernetes for this machine, once      make run CLUSTER=kubernetes   the product on it
 # make test-kubernetes   contract, journeys and failures there (as root)   make test-kubernetes CLUSTER=kubeconfig   on $KUBECONFIG's
+# make sbom    what the product's images hold of PyPI and npm, as CycloneDX, in build/sbom
 # make images  container images for Kubernetes, with docker, podman or buildah: BUILDER, PREFIX, TAG, BASE, NAMES
 
 PYTHON ?= python3
@@ -35,7 +36,7 @@ BALANCER := haproxy liblua5.3-0 libopentracing-c-wrapper0 libopentracing1
 # An ordinary user, as far as the kernel is concerned, wherever the checkout and the cache lie.
 WITHOUT_ROOT := unshare --user --map-user=1000 --map-group=1000
 
-.PHONY: run vscode test test-faults test-nightly test-kubernetes test-on-control-planes flakes kubernetes check format bench bench-kubernetes simulations reference labextension tour images clean
+.PHONY: run vscode test test-faults test-nightly test-kubernetes test-on-control-planes flakes kubernetes check format bench bench-kubernetes simulations reference labextension tour images sbom clean
 
 ifeq ($(CLUSTER),kubernetes)
 run: $(VENV)/.tests
@@ -115,6 +116,17 @@ tour: $(VENV)/.tests
 # hub_config/images/README.md says what each image holds and what can be set.
 images:
 	@BUILDER='$(BUILDER)' PREFIX='$(PREFIX)' TAG='$(TAG)' BASE='$(BASE)' hub_config/images/build $(NAMES)
+
+# SECURITY.md says who reads them. The environments are made anew: that of the tests holds more.
+sbom:
+	@rm -rf build/sbom && mkdir -p build/sbom
+	@$(PYTHON) -m venv build/sbom/tool && build/sbom/tool/bin/pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0
+	@set -e; bill() { name=$$1; shift; $(PYTHON) -m venv build/sbom/env; \
+	  build/sbom/env/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt "$$@"; \
+	  build/sbom/tool/bin/cyclonedx-py environment --output-reproducible -o build/sbom/$$name.json build/sbom/env; rm -rf build/sbom/env; }; \
+	bill hub '.[postgresql]'; bill job jupyterhub jupyterlab jupyter-server-proxy tensorboard 'setuptools<81' ./jupyter_extension
+	@npm sbom --prefix $(CHP) --package-lock-only --omit=dev --sbom-format cyclonedx >build/sbom/proxy.json
+	@rm -r build/sbom/tool && ls -l build/sbom
 
 # hub_config/REFERENCE.md from the traits.
 reference: $(VENV)/.tests

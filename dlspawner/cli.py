@@ -2,7 +2,8 @@
 
 The users' commands (``login``, ``submit``, ``list``, …) are in ``dlspawner.client``; they send requests to a Hub.
 ``dlspawner validate`` checks templates, cluster and teams with the code that the Hub uses; ``dlspawner bootstrap``
-makes the secrets of a deployment on Kubernetes, ``dlspawner doctor`` checks one; ``dlspawner simulate`` replays traces
+makes the secrets of a deployment on Kubernetes, ``dlspawner doctor`` checks one, ``backup`` and ``restore`` save it and
+bring it back; ``dlspawner simulate`` replays traces
 with other policies. ``dlspawner local`` and ``dlspawner devcluster`` are other programs of this package under one name,
 and parse their own arguments.
 
@@ -39,6 +40,10 @@ _PROGRAMS = {
     "devcluster": ("dlspawner.devcluster", "the embedded cluster alone"),
 }
 
+# Commands whose modules take a second to import.
+_MODULES = {name: f"dlspawner.{name}" for name in ("bootstrap", "doctor", "kueue", "backup")}
+_MODULES["restore"] = _MODULES["backup"]
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -57,15 +62,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: list[str]) -> int:
-    parser = _parser(whole=given[:1] != [] and given[0] in {"bootstrap", "doctor", "kueue", "completion", "simulate"})
+    parser = _parser(whole=given[:1] != [] and given[0] in {*_MODULES, "completion", "simulate"})
     parsed = parser.parse_args(given)
     if parsed.command == "completion":
         print(shtab.complete(parser, parsed.shell))
         return 0
     if parsed.command == "validate":
         return _validate(parsed)
-    if parsed.command in {"bootstrap", "doctor", "kueue"}:
-        return int(import_module(f"dlspawner.{parsed.command}").main(parsed))
+    if parsed.command in _MODULES:
+        return int(import_module(_MODULES[parsed.command]).main(parsed))
     if parsed.command == "simulate":
         from dlspawner.simulate import command
 
@@ -115,6 +120,16 @@ def _parser(*, whole: bool) -> argparse.ArgumentParser:
         help="say what of an installation on Kubernetes does not fit",
         description="Check a live installation with an administrator's kubeconfig; print problems, causes, remedies.",
     )
+    saved = programs.add_parser(
+        "backup",
+        help="save databases and secrets while everything runs",
+        description="Save databases and secrets of the product into a new directory, while everything runs.",
+    )
+    restored = programs.add_parser(
+        "restore",
+        help="put a backup back where nothing is",
+        description="Restore a directory of `dlspawner backup`. What exists is never replaced.",
+    )
     queues = programs.add_parser(
         "kueue",
         help="make Kueue's queues of the teams",
@@ -126,11 +141,13 @@ def _parser(*, whole: bool) -> argparse.ArgumentParser:
         description="Replay a trace, or the Manager's history, with the Manager's own decisions and other settings.",
     )
     if whole:
-        from dlspawner import bootstrap, doctor, kueue
+        from dlspawner import backup, bootstrap, doctor, kueue
         from dlspawner.simulate import command
 
         bootstrap.add_arguments(secrets)
         doctor.add_arguments(examined)
+        backup.add_arguments(saved)
+        backup.add_arguments(restored)
         _add_files(queues)
         kueue.add_arguments(queues)
         command.add_arguments(replay)

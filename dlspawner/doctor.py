@@ -2,10 +2,11 @@
 
 It reads the cluster once, with the account of an administrator, into an `Installation`; the checks in `CHECKS` are
 functions of that value alone. It changes nothing: its questions about rights are SubjectAccessReviews, which are kept
-nowhere. What it may not read is a problem itself, never a check that passes.
+nowhere, and the range of NodePorts is told by a Service that is refused. What it may not read is a problem itself,
+never a check that passes; an address that nothing answers at has a check of its own.
 
-Refused: requests to the Hub and the Manager themselves. An administrator has no token of theirs, and
-one of the two may be away.
+The Hub is asked what the tokens of the Manager and the gateway may do, by https, or on this machine: tokens go nowhere
+in the clear. Refused: other requests to the Hub and the Manager; one of the two may be away.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import base64
 import dataclasses
 import json
 import os
+import re
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -29,17 +31,20 @@ import yaml
 
 from dlspawner import settings
 from dlspawner.clients import kubernetes
+from dlspawner.clients.hub import HubClient, HubError, HubRejected, has_scope
 from dlspawner.clients.kubernetes import KubernetesClient, KubernetesError, ObjectNotFound, ResourceKind
 from dlspawner.core.nodes import has_type, in_gpus, read_node
 from dlspawner.errors import InvalidConfiguration
 
 DEPLOYMENTS = ResourceKind("apps/v1", "deployments")
 ENDPOINTS = ResourceKind("v1", "endpoints")
+POLICIES = ResourceKind("networking.k8s.io/v1", "networkpolicies")
 REVIEWS = ResourceKind("authorization.k8s.io/v1", "subjectaccessreviews", namespaced=False)
 OLD = timedelta(days=365)  # keys and tokens
 SOON = timedelta(days=14)  # a certificate ends
 CLOCK = timedelta(seconds=30)  # an SSH certificate of the gateway lives two minutes
 SILENT = timedelta(seconds=60)  # a kubelet reports every ten
+LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 SECONDS = 5.0  # for an answer from outside the API server
 Object = dict[str, Any]
 
@@ -69,6 +74,13 @@ SCOPES = {
         *("custom:ssh-keys:read", "custom:notices:read", "custom:ssh-sessions:write", "custom:ssh-starts"),
     ),
 }
+
+# Where their tokens are: the Secret and the key, of the manifests and of the chart.
+TOKENS = {
+    "jobs": (("manager-token", "token"), ("hub", "hub.services.jobs.apiToken")),
+    "ssh-gateway": (("gateway-token", "token"), ("hub", "hub.services.ssh-gateway.apiToken")),
+}
+NOT_PULLED = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName"}
 
 # Values of zero-to-jupyterhub that collide with decisions of the Manager and the templates, and how.
 COLLIDING: tuple[tuple[str, Callable[[Any], bool], str, str], ...] = (
@@ -115,6 +127,10 @@ class Installation:
     now: datetime
     workloads: Mapping[str, Object] = field(default_factory=dict)
     pods: tuple[Object, ...] = ()
+    job_pods: tuple[Object, ...] = ()
+    services: tuple[Object, ...] = ()  # of all namespaces
+    policies: Mapping[str, Object] = field(default_factory=dict)
+    node_ports: tuple[int, int] | None = None  # the first and the last one; None: not known
     nodes: tuple[Object, ...] = ()
     leases: tuple[Object, ...] = ()
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of namespaces
@@ -125,6 +141,7 @@ class Installation:
     z2jh: Mapping[str, Any] | None = None
     missing: tuple[tuple[str, str, str], ...] = ()  # account, right, namespace
     answers: Mapping[str, str] = field(default_factory=dict)
+    held: Mapping[str, frozenset[str] | None] = field(default_factory=dict)  # scopes by service; None: no such token
     unread: tuple[str, ...] = ()
 
     @property
@@ -180,6 +197,19 @@ def _reasons(pod: Object) -> Iterator[str]:
             yield f"{waiting.get('reason')}: {said}" if said else str(waiting.get("reason"))
 
 
+def images(it: Installation) -> Iterator[Finding]:
+    waiting: dict[str, str] = {}
+    for pod in (*it.pods, *it.job_pods):
+        status = pod.get("status") or {}
+        for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+            found = (one.get("state") or {}).get("waiting") or {}
+            if found.get("reason") in NOT_PULLED:
+                waiting.setdefault(one["image"], f"{found['reason']}: {found.get('message', '')}".strip(": "))
+    for image, cause in sorted(waiting.items()):
+        remedy = "correct its name, or give the nodes a way and a secret to pull it (components/pull-secret)"
+        yield Finding("images", f"the image {image} cannot be pulled", cause, remedy)
+
+
 def files(it: Installation) -> Iterator[Finding]:
     for mistake in it.mistakes:
         remedy = "correct the file; until then the last good version is used"
@@ -193,13 +223,20 @@ def rights(it: Installation) -> Iterator[Finding]:
 
 
 def scopes(it: Installation) -> Iterator[Finding]:
-    """Of zero-to-jupyterhub's values; elsewhere hub_config/jupyterhub_config.py gives them."""
+    """As the Hub says; where it could not be asked, of zero-to-jupyterhub's values."""
     roles = (_value(it.z2jh, "hub.loadRoles") or {}).values() if it.z2jh else ()
-    for service, needed in SCOPES.items() if it.z2jh else ():
-        held = {scope for role in roles if service in role.get("services", ()) for scope in role["scopes"]}
-        if lacking := sorted(set(needed) - held):
+    for service, needed in SCOPES.items():
+        if service not in it.held and not it.z2jh:
+            continue
+        given = {scope for role in roles if service in role.get("services", ()) for scope in role["scopes"]}
+        held, cause = it.held.get(service, frozenset(given)), "hub.loadRoles, or the Hub's configuration of roles"
+        if held is None:
+            problem = f"the Hub does not know the token of the service {service}"
+            cause = "the Secret is another one than that with which the Hub has started"
+            yield Finding("scopes", problem, cause, f"kubectl rollout restart -n {it.namespace} deployment")
+        elif lacking := sorted(one for one in needed if not has_scope(held, one)):
             problem = f"the service {service} lacks the scopes {', '.join(lacking)}"
-            yield Finding("scopes", problem, "hub.loadRoles of your values", "add them to its role")
+            yield Finding("scopes", problem, cause, "add them to its role")
 
 
 def namespaces(it: Installation) -> Iterator[Finding]:
@@ -270,6 +307,28 @@ def storage(it: Installation) -> Iterator[Finding]:
         yield Finding("storage", problem, cause, "a storage_class with ReadWriteMany (storage.md)", "warning")
 
 
+def node_ports(it: Installation) -> Iterator[Finding]:
+    if it.node_ports is None:
+        return
+    first, last = it.node_ports
+    used = sum(1 for one in it.services for port in one["spec"].get("ports") or () if port.get("nodePort"))
+    if used > 0.9 * (last - first + 1):
+        problem = f"{used} of the cluster's {last - first + 1} NodePorts are in use"
+        remedy = "a larger --service-node-port-range, or `expose: cluster` at the templates' ssh endpoints"
+        yield Finding("node-ports", problem, "each running job with ssh holds one", remedy, "warning")
+    rules = it.policies.get("gateway", {}).get("spec", {}).get("egress") or ()
+    for low, high in (
+        (one["port"], one["endPort"]) for rule in rules for one in rule.get("ports") or () if "endPort" in one
+    ):
+        if low > first or high < last:
+            problem = (
+                f"the NetworkPolicy gateway admits NodePorts {low} to {high}, and the cluster's are {first} to {last}"
+            )
+            yield Finding(
+                "node-ports", problem, "where a plug-in enforces it, ssh does not reach every job", "correct it"
+            )
+
+
 def clocks(it: Installation) -> Iterator[Finding]:
     ready = {node.name for node in map(read_node, it.nodes) if node.ready}
     for lease in it.leases:
@@ -323,8 +382,8 @@ def secrets(it: Installation) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Installation], Iterable[Finding]], ...] = (
-    *(access, processes, files, rights, scopes, namespaces, zero_to_jupyterhub, gpu_types, priority_classes),
-    *(storage, clocks, prometheus, gateway, web, database, secrets),
+    *(access, processes, images, files, rights, scopes, namespaces, zero_to_jupyterhub, gpu_types, priority_classes),
+    *(storage, node_ports, clocks, prometheus, gateway, web, database, secrets),
 )
 
 
@@ -358,6 +417,8 @@ async def look(client: KubernetesClient, namespace: str) -> Installation:
         now=datetime.now(UTC),
         workloads=await named("Deployments", DEPLOYMENTS, namespace),
         pods=await listed("Pods", kubernetes.PODS, namespace),
+        services=await listed("Services", kubernetes.SERVICES),
+        policies=await named("NetworkPolicies", POLICIES, namespace),
         nodes=await listed("Nodes", kubernetes.NODES),
         leases=await listed("Leases of nodes", kubernetes.LEASES, "kube-node-lease"),
         labels={name: one["metadata"].get("labels") or {} for name, one in found.items()},
@@ -371,10 +432,55 @@ async def look(client: KubernetesClient, namespace: str) -> Installation:
         missing = await _missing(client, it)
     except kubernetes.KubernetesRejected:
         unread.append("Rights of accounts")
-    answers = await _answers(client, it)
+    jobs = {name for name in (it.jobs, it.special) if name and name != namespace}
+    job_pods = [pod for name in sorted(jobs) for pod in await listed(f"Pods of {name}", kubernetes.PODS, name)]
     return dataclasses.replace(
-        it, files=loaded, mistakes=mistakes, missing=missing, answers=answers, unread=tuple(unread)
+        it,
+        files=loaded,
+        mistakes=mistakes,
+        missing=missing,
+        job_pods=tuple(job_pods),
+        node_ports=await _node_ports(client, namespace),
+        answers=await _answers(client, it),
+        held=await _held(it.given("gateway", "DLSPAWNER_PUBLIC_URL"), secrets),
+        unread=tuple(unread),
     )
+
+
+async def _node_ports(client: KubernetesClient, namespace: str) -> tuple[int, int] | None:
+    """The range of the API server, which refuses a port outside and then names the range; a dry run does not tell.
+
+    A range that has both ports is all that there are: the Service is then deleted at once.
+    """
+    ports = [{"name": f"p{port}", "port": port, "nodePort": port} for port in (1, 65535)]
+    spec = {"type": "NodePort", "ports": ports}
+    manifest = {"apiVersion": "v1", "kind": "Service", "metadata": {"generateName": "doctor-"}, "spec": spec}
+    try:
+        made = await client.create(kubernetes.SERVICES, manifest, namespace)
+    except (kubernetes.KubernetesRejected, ObjectNotFound) as refused:
+        found = re.search(r"valid ports is (\d+)-(\d+)", str(refused))
+        return (int(found[1]), int(found[2])) if found else None
+    await client.delete(kubernetes.SERVICES, made["metadata"]["name"], namespace)
+    return 1, 65535
+
+
+async def _held(url: str, secrets: Mapping[str, Object]) -> dict[str, frozenset[str] | None]:
+    """What the tokens of the services may do, as the Hub says it where it may be asked and answers."""
+    parts, held = urlsplit(url), dict[str, frozenset[str] | None]()
+    for service, places in TOKENS.items() if parts.scheme == "https" or parts.hostname in LOOPBACK else ():
+        data = ((secrets.get(name) or {}).get("data", {}).get(key, "") for name, key in places)
+        token = base64.b64decode(next(filter(None, data), "")).decode().strip()
+        if not token:
+            continue  # its pod does not start, and says why
+        async with HubClient(f"{url.rstrip('/')}/hub/api", token, deadline_seconds=SECONDS) as hub:
+            try:
+                held[service] = await hub.scopes()
+            except HubRejected as rejected:
+                if rejected.status in {401, 403}:
+                    held[service] = None
+            except HubError:
+                continue  # `web` says so
+    return held
 
 
 def _z2jh(secret: Object | None) -> Mapping[str, Any] | None:

@@ -246,12 +246,19 @@ class KubernetesClient:
         finally:
             response.close()
 
-    async def watch(
-        self, kind: ResourceKind, namespace: str | None = None, *, labels: str = "", fields: str = ""
+    async def watch(  # noqa: PLR0912  (the ways in which a watch ends)
+        self,
+        kind: ResourceKind,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        optional: bool = False,
     ) -> AsyncIterator[WatchEvent]:
         """Yields all existing objects, then every change, for ever.
 
-        After a failure, which is logged, it waits, and continues or lists again; no change is lost.
+        After a failure, which is logged, it waits, and continues or lists again; no change is lost. An ``optional``
+        kind may be missing from the cluster, and then has no objects; otherwise 404 is a failure like any other.
         """
         known: dict[str, Object] = {}
         version = ""
@@ -285,6 +292,11 @@ class KubernetesClient:
             except ResourceVersionExpired:
                 version = ""
             except KubernetesError as error:
+                if optional and isinstance(error, ObjectNotFound):
+                    for gone in known.values():
+                        yield WatchEvent("DELETED", gone)
+                    known, version = {}, ""
+                    yield WatchEvent("SYNCED", {})
                 wait = next(waits)
                 log.warning("watch kind=%s error=%s retry_in=%.1fs", kind.plural, error, wait)
                 await asyncio.sleep(wait)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, time, timedelta
-from itertools import repeat
+from itertools import accumulate, repeat
 from typing import Self
 
 from dlspawner.core.job import JobState
@@ -132,14 +132,21 @@ def waits(life: JobTimeline, until: datetime) -> Iterator[tuple[datetime, timede
 def means(
     amounts: Iterable[tuple[str, float, Span]], begin: datetime, step: timedelta, count: int
 ) -> dict[str, list[float]]:
-    """Returns the mean sum of the amounts of each key in each step."""
-    found: dict[str, list[float]] = {}
+    """Returns the mean sum of the amounts of each key in each step. A span costs its two ends, however long it is."""
+    found: dict[str, tuple[list[float], list[float]]] = {}
     for key, amount, (since, until) in amounts:
-        for number in range(max(0, (since - begin) // step), min(count, -((begin - until) // step))):
-            at = begin + number * step
-            part = (min(until, at + step) - max(since, at)) / step
-            found.setdefault(key, [0.0] * count)[number] += amount * part
-    return found
+        if until <= begin or since >= begin + count * step:
+            continue
+        within, later = found.setdefault(key, ([0.0] * (count + 1), [0.0] * (count + 2)))
+        for at, change in (since, amount), (until, -amount):
+            place = min(max((at - begin) / step, 0.0), count)
+            number = int(place)
+            within[number] += change * (number + 1 - place)
+            later[number + 1] += change
+    return {
+        key: [round(part + whole, 6) + 0.0 for part, whole in zip(within[:count], accumulate(later), strict=False)]
+        for key, (within, later) in found.items()
+    }
 
 
 def reclaimed(life: JobTimeline, until: datetime) -> list[_Held]:

@@ -87,6 +87,10 @@ class GpuType:
     shown: tuple[str, int] | None = None
     per_node: int | None = None
     scheduler_name: str = ""
+    milli: int = field(init=False, repr=False, compare=False)  # that a unit counts as, rounded down: 142 for 1/7
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "milli", int(GPU * self.share))
 
     @property
     def shows(self) -> str:
@@ -97,11 +101,6 @@ class GpuType:
     def resources(self) -> set[str]:
         """The resources by which a container asks for units, and says how large they are."""
         return {self.resource, *dict(self.beside)}
-
-    @property
-    def milli(self) -> int:
-        """The milli-GPUs that a unit counts as, rounded down: 142 for 1/7."""
-        return int(GPU * self.share)
 
     def units(self, milli: int) -> int:
         """Returns how many units so many milli-GPUs are; a part of a unit counts as one."""

@@ -59,13 +59,15 @@ def recounted(claims: Sequence[Manifest], count: int) -> GpuRequest:
 
 
 def asked_without_resource(pod: Manifest) -> dict[str, Fraction]:
-    """Returns the GPUs that a pod's annotations and claims ask for, by resources of GPU types; ValueError: no number.
+    """Returns the GPUs that a pod's annotations and claims ask for, by resources of GPU types; ValueError: no count.
 
     A claim of no template is one of the template "".
     """
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
     written = {key: str(value) for key, value in annotations.items() if key in ANNOTATIONS}
     count = Fraction(int(written.pop(_KAI_COUNT, "1")))
+    if count < 1:
+        raise ValueError(f"{_KAI_COUNT} is {count}")
     asked = {f"{key}/{value}": count for key, value in written.items()}
     for claim in (pod.get("spec") or {}).get("resourceClaims") or ():
         name = f"{CLAIM}/{claim.get('resourceClaimTemplateName') or ''}"

@@ -118,12 +118,12 @@ def foreign_usage(pods: Iterable[Manifest]) -> ForeignUsage:
             continue
         spec = pod.get("spec") or {}
         try:
-            total = _sum([total, _asked(spec)])
-        except _Wrong:
+            total = _sum([total, _asked(spec), gpus.asked_without_resource(dict(pod))])
+        except (_Wrong, ValueError):
             continue
-    gpus = tuple(sorted((name, GPU * int(amount)) for name, amount in total.items() if "/" in name))
+    held = tuple(sorted((name, GPU * int(amount)) for name, amount in total.items() if "/" in name))
     cpu, memory = total.get("cpu", Fraction(0)), total.get("memory", Fraction(0))
-    return ForeignUsage(gpus, units.cpu_milli(cpu), units.memory_bytes(memory))
+    return ForeignUsage(held, units.cpu_milli(cpu), units.memory_bytes(memory))
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,6 +151,12 @@ class Manager(Application):
         of the cluster, environments included. False: what they hold is not known; where a node has less CPU and memory
         left than its GPUs' shares, a job may be admitted and its pod wait, holding its GPUs. Default: True.""",
     ).tag(config=True)
+    forbidden_address = Unicode(
+        help="""host:port that the NetworkPolicies keep the Manager from, proxy-api:8001 in the manifests. If it
+        answers, no network plug-in enforces them, and the Manager that acts says so in its log and as an event of its
+        pod. It tries when it begins to act, and once a minute until there is an answer. Empty (the default): nothing is
+        tried.""",
+    ).tag(config=True)
     authenticate_prometheus = Bool(
         True,
         help="""Whether reading the Manager's metrics (/services/jobs/api/metrics) needs a token with the Hub's scope
@@ -304,6 +310,7 @@ class Manager(Application):
             prometheus=GpuMetrics(parent=self).client(),
             cull_every=self.cull_every,
             retention=HistoryRetention(self.history_days, self.gpu_hours_days),
+            forbidden_address=self.forbidden_address,
             mail_password=os.environ.get("DLSPAWNER_SMTP_PASSWORD", ""),
             public_url=os.environ.get("JUPYTERHUB_PUBLIC_URL", ""),
         )

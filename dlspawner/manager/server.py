@@ -44,7 +44,7 @@ from dlspawner.manager.http.api import approvals as api_approvals
 from dlspawner.manager.http.api import notices as api_notices
 from dlspawner.manager.http.api.history import JOB, GpuHoursCsvHandler, GpuHoursHandler, JobUsageHandler
 from dlspawner.manager.http.handlers import NOTHING_HERE, HttpProblem, ManagerHandler, Routes
-from dlspawner.manager.http.portal import approvals, job, lists, my_jobs, notices, preview, ssh_keys
+from dlspawner.manager.http.portal import advice, approvals, job, lists, my_jobs, notices, preview, ssh_keys
 from dlspawner.manager.http.portal import logs as portal_logs
 from dlspawner.manager.http.portal import pending as portal_pending
 from dlspawner.manager.http.portal.base import JOB_ID
@@ -98,6 +98,9 @@ PORTAL_ROUTES: Routes = (
     ("queue", lists.QueuePage),
     ("cluster", lists.ClusterPage),
     ("cluster/cordon", lists.CordonButton),
+    (advice.PAGE, advice.AdvicePage),
+    (f"{advice.PAGE}/run", advice.RunButton),
+    (f"{advice.PAGE}/cancel", advice.CancelRunButton),
     (f"cluster/{NODE}/uncordon", lists.UncordonButton),
     ("teams", lists.TeamsPage),
     ("all", lists.AllJobsPage),
@@ -107,7 +110,15 @@ PORTAL_ROUTES: Routes = (
     (f"jobs/{PORTAL_JOB}/keep", my_jobs.KeepJobButton),
 )
 # Without which the Manager does not start.
-PORTAL_TEMPLATES = ("my_jobs.html", "queue.html", "cluster.html", "job.html", "teams.html", "all_jobs.html")
+PORTAL_TEMPLATES = (
+    "my_jobs.html",
+    "queue.html",
+    "cluster.html",
+    "job.html",
+    "teams.html",
+    "all_jobs.html",
+    "policy.html",
+)
 
 
 _INTERNAL_JOB, _INTERNAL_USER = r"api/internal/jobs/(j-[a-z2-7]{12})", f"api/internal/users/{_NAME}"

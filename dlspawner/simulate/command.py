@@ -9,10 +9,10 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
-from datetime import timedelta
 from pathlib import Path
 from random import Random
 
@@ -21,16 +21,23 @@ from dlspawner.simulate.engine import Replay
 from dlspawner.simulate.report import Report
 from dlspawner.simulate.scenario import Scenario, WrongScenario, make
 from dlspawner.simulate.sweep import Point, Setting
-from dlspawner.simulate.trace import InvalidTrace, Load, Trace, anonymous, with_borrowers
+from dlspawner.simulate.trace import InvalidTrace, Load, Trace, anonymous, team_numbers, with_borrowers
 
 INTERRUPTED = 130
+DB_URL = "DLSPAWNER_MANAGER_DB_URL"
 History = Callable[[str], Trace]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     of = parser.add_argument_group("what is replayed")
     of.add_argument("--trace", type=Path, nargs="+", default=[], metavar="FILE", help="traces in CSV")
-    of.add_argument("--history", metavar="URL", help="the Manager's own database, which is only read")
+    of.add_argument(
+        "--history",
+        metavar="URL",
+        nargs="?",
+        const="",
+        help=f"the Manager's own database, which is only read (default: {DB_URL} of the environment, for passwords)",
+    )
     of.add_argument("--synthetic", metavar="KEY=VALUE,…", help=f"a generated load: {_KEYS} (or: default)")
     of.add_argument("--anonymise", action="store_true", help="numbers instead of the names of people and teams")
     of.add_argument(
@@ -68,6 +75,9 @@ _KEYS = ", ".join(f"{one.name}={one.default:g}" for one in fields(Load))
 def main(given: argparse.Namespace, history: History) -> int:
     try:
         return _run(given, history)
+    except KeyboardInterrupt:
+        print("Interrupted before anything was replayed.", file=sys.stderr)
+        return INTERRUPTED
     except (InvalidTrace, WrongScenario) as problem:
         print(problem, file=sys.stderr)
         return 1
@@ -79,6 +89,10 @@ def main(given: argparse.Namespace, history: History) -> int:
 def _run(given: argparse.Namespace, history: History) -> int:
     if not 0.0 <= given.preemptible <= 1.0 or not 0.0 < given.load <= 1.0:
         raise WrongScenario("--preemptible must be between 0 and 1, and --load above 0 and at most 1.")
+    if given.html and not given.html.parent.is_dir():
+        raise WrongScenario(f"--html {given.html}: there is no directory {given.html.parent}.")
+    if given.csv:
+        given.csv.mkdir(parents=True, exist_ok=True)
     trace = _trace(given, history)
     cases = [("as configured" if given.cluster else "replay", given.cluster)]
     cases += [(str(given.compare), given.compare)] if given.compare else []
@@ -86,6 +100,10 @@ def _run(given: argparse.Namespace, history: History) -> int:
         (name, replace(make(trace, (file, given.teams), given.set, given.nodes, given.load), pool=given.pool))
         for name, file in cases
     ]
+    if given.anonymise:
+        names = team_numbers(trace, (team.name for _, one in scenarios for team in one.teams.teams))
+        trace = anonymous(trace, names)
+        scenarios = [(name, one.renamed(names)) for name, one in scenarios]
     found: list[tuple[str, Report]] = []
     points: list[Point] = []
     replay, interrupted = None, False
@@ -114,9 +132,11 @@ def _trace(given: argparse.Namespace, history: History) -> Trace:
     if given.synthetic is not None:
         trace = _load(given.synthetic).trace(random)
     else:
-        trace = readers.read(given.trace) if given.trace else history(given.history)
-    trace = with_borrowers(trace, given.preemptible, random)
-    return anonymous(trace) if given.anonymise else trace
+        url = given.history or os.environ.get(DB_URL, "")
+        if not given.trace and not url:
+            raise WrongScenario(f"--history: name the database, or set {DB_URL} in the environment.")
+        trace = readers.read(given.trace) if given.trace else history(url)
+    return with_borrowers(trace, given.preemptible, random)
 
 
 def _load(text: str) -> Load:
@@ -165,16 +185,15 @@ def _write(
 ) -> None:
     if given.json:
         reports = {name: one.document() for name, one in found}
-        document = {"reports": reports, "settings": [_document(one) for one in points]}
+        document = {"reports": reports, "settings": [sweep.document(one) for one in points]}
         print(json.dumps(document, indent=1, ensure_ascii=False))
     else:
         _print(found, points, advises=given.advise)
     if given.html:
         given.html.write_text(page.page("Simulation of a policy", found, points), encoding="utf-8")
     if given.csv:
-        given.csv.mkdir(parents=True, exist_ok=True)
         _table(given.csv / "trace.csv", readers.rows_of(trace))
-        _table(given.csv / "settings.csv", (_document(one) for one in points))
+        _table(given.csv / "settings.csv", (sweep.document(one) for one in points))
         _table(given.csv / "teams.csv", ({"replay": name, **asdict(row)} for name, one in found for row in one.rows))
         heads = ("hours", "held", "waiting")
         samples = (dict(zip(heads, sample, strict=True)) for _, one in found[:1] for sample in one.samples)
@@ -203,15 +222,6 @@ def _print(found: Sequence[tuple[str, Report]], points: Sequence[Point], *, advi
                 f"{best.unwanted - now.unwanted:+d} unwanted stops, {best.lost - now.lost:+,.0f} GPU-hours lost, "
                 f"{(best.wait_mean - now.wait_mean) / 60:+,.1f} min of mean wait."
             )
-
-
-def _document(point: Point) -> dict[str, object]:
-    settings = {
-        key: value.total_seconds() if isinstance(value, timedelta) else value
-        for key, value in asdict(point.setting).items()
-    }
-    numbers = {key: value for key, value in asdict(point).items() if key != "setting"}
-    return {**settings, **numbers, "score": point.score}
 
 
 def _table(file: Path, rows: Iterable[Mapping[str, object]]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dlspawner.simulate.trace import InvalidTrace, Loader, Span, Trace, TraceJob, together
 
-MOST_GPUS = 100_000
+MOST_GPUS, MOST_SECONDS = 100_000, 1e9  # about 30 years, of a job and of a file
 PHILLY = (
     "Philly traces (Jeon et al., USENIX ATC 2019, CC BY 4.0), tables of ElasticFlow (ASPLOS 2023) and Helios (SC 2021)"
 )
@@ -30,7 +30,7 @@ class Row:
     file: Path
     number: int
     fields: dict[str, str | None]
-    dated: list[bool] = field(default_factory=list)  # True once a time with a date was read in this file
+    times: list[tuple[float, bool]] = field(default_factory=list)  # the first one of the trace, and if it has a date
 
     def wrong(self, sentence: str) -> InvalidTrace:
         return InvalidTrace(f"{self.file}, row {self.number}: {sentence}")
@@ -46,8 +46,8 @@ class Row:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not math.isfinite(value) or value < least:
-            raise self.wrong(f"“{name}” must be a number of at least {least:g}, not “{text}”.")
+        if not least <= value <= MOST_SECONDS:
+            raise self.wrong(f"“{name}” must be a number of {least:g} to {MOST_SECONDS:g}, not “{text}”.")
         return value
 
     def gpus(self, name: str, default: int | None = None) -> int:
@@ -74,22 +74,27 @@ class Row:
                 kinds = "a number of seconds, or a time such as 2026-03-01 14:00:00"
                 raise self.wrong(f"“{name}” must be {kinds}, not “{text}”.") from None
             at, dated = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp(), True
-        if not math.isfinite(at) or (self.dated and self.dated[0] != dated):
+        first, first_dated = self.times[0] if self.times else (at, dated)
+        if not math.isfinite(at) or first_dated != dated:
             raise self.wrong(f"“{name}” must be of the same kind as in the rows before, not “{text}”.")
-        self.dated[:] = [dated]
+        if abs(at - first) > MOST_SECONDS:
+            raise self.wrong(f"“{name}” must be in seconds: “{text}” is more than 30 years from the first one.")
+        self.times[:] = [(first, dated)]
         return at
 
 
 def read(files: Sequence[Path]) -> Trace:
-    """Reads traces of one time; a file of sessions and the one of their trainings belong together."""
-    tables = [(file, *_table(file)) for file in files]
-    traces, trainings = [], [one for one in tables if "duration_minutes" in one[1]]
-    for file, columns, rows in tables:
+    """Reads traces; files of one kind are one trace, those of different kinds begin at the same moment."""
+    traces: list[Trace] = []
+    loaders: dict[_Kind, tuple[Loader, list[tuple[float, bool]]]] = {}
+    sessions, trainings = list[Row](), list[Row]()
+    for file in files:
+        columns, rows = _table(file)
         if "duration_minutes" in columns:
+            trainings += rows
             continue
         if "start_minute" in columns:
-            traces.append(_sessions(rows, [row for _, _, more in trainings for row in more]))
-            trainings = []
+            sessions += rows
             continue
         kind = next((one for one in _TABLES if set(one.columns) <= set(columns)), None)
         if kind is None:
@@ -97,17 +102,21 @@ def read(files: Sequence[Path]) -> Trace:
             raise InvalidTrace(
                 f"{file}, row 1: these columns are of no known trace: {', '.join(columns)}. Known: {known}."
             )
-        loader, dated = Loader(), [False]
+        loader, times = loaders.setdefault(kind, (Loader(), []))
         for row in rows:
+            row.times = times
             job = kind.job(row)
             if job is not None:
                 loader.jobs.append(job)
-            dated = row.dated
-        since = (lambda first: datetime.fromtimestamp(first, UTC)) if dated[:1] == [True] else None
-        traces.append(loader.trace(kind.source, since))
-    if trainings:
+    for kind, (loader, times) in loaders.items():
+        dated = any(has_date for _, has_date in times)
+        traces.append(loader.trace(kind.source, (lambda first: datetime.fromtimestamp(first, UTC)) if dated else None))
+    if sessions and trainings:
+        traces.append(_sessions(sessions, trainings))
+    elif sessions or trainings:
+        have, need = ("sessions", "trainings") if sessions else ("trainings", "sessions")
         raise InvalidTrace(
-            f"{trainings[0][0]}, row 1: these are trainings of sessions; name the file of the sessions too."
+            f"{(sessions or trainings)[0].file}, row 1: these are {have}; name the file of their {need} too."
         )
     found = together(traces)
     if not found.jobs:
@@ -116,15 +125,12 @@ def read(files: Sequence[Path]) -> Trace:
 
 
 def _table(file: Path) -> tuple[list[str], list[Row]]:
-    dated: list[bool] = []
     try:
         with file.open(newline="", encoding="utf-8-sig") as opened:
             reader = csv.DictReader(opened)
             columns = [name.strip() for name in reader.fieldnames or ()]
             reader.fieldnames = columns
-            rows = [
-                Row(file, reader.line_num, fields, dated) for fields in reader if any(one for one in fields.values())
-            ]
+            rows = [Row(file, reader.line_num, fields) for fields in reader if any(one for one in fields.values())]
     except OSError as error:
         raise InvalidTrace(f"{file}: {error.strerror or error}.") from None
     except (UnicodeDecodeError, csv.Error) as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import ceil
 from statistics import fmean, median
 
 from dlspawner.simulate.engine import Outcome, Replay
@@ -134,7 +135,7 @@ def _row(  # noqa: PLR0913, PLR0917 - a row of a table
         refused=sum(bool(one.refused) for one in some),
         wait_mean=fmean(waits) if waits else None,
         wait_median=median(waits) if waits else None,
-        wait_p95=waits[int(0.95 * (len(waits) - 1))] if waits else None,
+        wait_p95=waits[ceil(0.95 * len(waits)) - 1] if waits else None,
         wait_max=waits[-1] if waits else None,
         excess_mean=fmean(excess) if excess else None,
         excess_max=max(excess, default=None),

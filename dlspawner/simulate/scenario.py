@@ -50,6 +50,11 @@ class Scenario:
             teams = replace(teams, teams=tuple(replace(team, quota=()) for team in teams.teams))
         return Replay(ClusterState.of(Snapshot(self.cluster, teams, self.nodes)), trace, self._requests())
 
+    def renamed(self, names: Mapping[str, str]) -> Scenario:
+        """The same with other names of teams, and no titles."""
+        teams = tuple(replace(team, name=names[team.name], title="") for team in self.teams.teams)
+        return replace(self, teams=replace(self.teams, teams=teams))
+
     def private(self, team: Team, trace: Trace) -> Replay | None:
         """The team's guaranteed jobs on a cluster of its own, of the nodes of its quota; ``None`` without any."""
         jobs = tuple(one for one in trace.jobs if one.team == team.name and not one.preemptible)
@@ -122,6 +127,7 @@ def make(
         if isinstance(team, dict):
             team.pop("templates", None)
     for change in changes:
+        _check_team(teams, change)
         _change(teams if change.startswith("teams.") else cluster, change)
     found = _checked(cluster, teams, files)
     if not found.cluster.scheduler.is_native:
@@ -177,6 +183,13 @@ def _checked(
             told = dict(zip(map(str, places), names, strict=True))
             first = wrong.problems[0]
             raise WrongScenario(f"{told[first.file]}: {first.path}: {first.sentence}") from None
+
+
+def _check_team(teams: dict[str, Any], change: str) -> None:
+    """A misspelled team is not to become one more."""
+    known, (start, name, *_) = teams.get("teams") or {}, [*change.partition("=")[0].split("."), "", ""]
+    if start == "teams" and name and name not in known:
+        raise WrongScenario(f"--set {change}: there is no team {name}; teams: {', '.join(map(str, known)) or 'none'}.")
 
 
 def _change(document: dict[str, Any], change: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from itertools import product
 from os import cpu_count
@@ -176,3 +176,13 @@ def cells(point: Point) -> list[str]:
         span_text(point.wait_mean),
         f"{point.score:,.0f}",
     ]
+
+
+def document(point: Point) -> dict[str, object]:
+    """The point for programs; times in seconds."""
+    settings = {
+        key: value.total_seconds() if isinstance(value, timedelta) else value
+        for key, value in asdict(point.setting).items()
+    }
+    numbers = {key: value for key, value in asdict(point).items() if key != "setting"}
+    return {**settings, **numbers, "score": point.score}

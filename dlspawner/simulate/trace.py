@@ -6,10 +6,12 @@ spans after its start in which it is used, with the GPUs that compute then; betw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from random import Random
+
+from dlspawner.core.config import DEFAULT_TEAM
 
 Span = tuple[float, float, int]  # seconds after the start, and GPUs that compute
 BEGIN = datetime(2000, 1, 1, tzinfo=UTC)  # of traces that tell no date
@@ -81,14 +83,17 @@ def with_borrowers(trace: Trace, share: float, random: Random) -> Trace:
     return replace(trace, jobs=tuple(jobs)) if share else trace
 
 
-def anonymous(trace: Trace) -> Trace:
-    """The same trace with numbers instead of the names of people and teams, in the order in which they came."""
+def team_numbers(trace: Trace, others: Iterable[str] = ()) -> dict[str, str]:
+    """Numbers for the names of the trace's teams, in the order in which they came, and then of the others."""
+    names = dict.fromkeys([*(one.team for one in trace.jobs), *others])
+    return {name: f"team-{number}" for number, name in enumerate(names, 1)} | {DEFAULT_TEAM: DEFAULT_TEAM}
 
-    def numbered(names: Iterable[str], letter: str) -> dict[str, str]:
-        return {name: f"{letter}{number}" for number, name in enumerate(dict.fromkeys(names), 1)}
 
-    teams, users = numbered((one.team for one in trace.jobs), "team-"), numbered((one.user for one in trace.jobs), "u")
-    jobs = (replace(one, team=teams[one.team], user=users[one.user]) for one in trace.jobs)
+def anonymous(trace: Trace, teams: Mapping[str, str]) -> Trace:
+    """The same trace with these names of teams, and numbers instead of the names of people; no name stays none."""
+    names = dict.fromkeys(one.user for one in trace.jobs if one.user)
+    users = {name: f"u{number}" for number, name in enumerate(names, 1)}
+    jobs = (replace(one, team=teams[one.team], user=users.get(one.user, "")) for one in trace.jobs)
     return replace(trace, jobs=tuple(jobs))
 
 

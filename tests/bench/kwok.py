@@ -54,11 +54,19 @@ def running(pod: dict[str, Any], address: str = "127.0.0.1") -> dict[str, Any]:
     } | addresses
 
 
-class Kubelet:
-    """One task per pod; a pod that is deleted is removed at once."""
+def preferred_node(pod: dict[str, Any]) -> str | None:
+    """The node that the Manager has reserved for the pod."""
+    affinity = (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}
+    terms = affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ()
+    fields = [one for term in terms for one in term["preference"].get("matchFields") or ()]
+    return next((one["values"][0] for one in fields if one["key"] == "metadata.name"), None)
 
-    def __init__(self, core: Any, node: str) -> None:
-        self.core, self.node = core, node
+
+class Kubelet:
+    """One task per pod, on the node that it prefers, else on ``node``; a pod that is deleted is removed at once."""
+
+    def __init__(self, core: Any, node: str, address: str) -> None:
+        self.core, self.node, self.address = core, node, address
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
     async def follow(self) -> None:
@@ -87,10 +95,10 @@ class Kubelet:
 
     async def run(self, pod: dict[str, Any]) -> None:
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
-        target = {"target": {"kind": "Node", "name": self.node}, "metadata": {"name": name}}
+        target = {"target": {"kind": "Node", "name": preferred_node(pod) or self.node}, "metadata": {"name": name}}
         await self.core.create_namespaced_pod_binding(name, namespace, target, _preload_content=False)
         await asyncio.sleep(START_SECONDS)
-        await self.core.patch_namespaced_pod_status(name, namespace, {"status": running(pod)})
+        await self.core.patch_namespaced_pod_status(name, namespace, {"status": running(pod, self.address)})
 
     async def remove(self, pod: dict[str, Any]) -> None:
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
@@ -104,12 +112,12 @@ async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     writer.close()
 
 
-async def main(node: str, port: int) -> None:
+async def main(node: str, port: int, address: str = "127.0.0.1") -> None:
     await config.load_kube_config(os.environ["KUBECONFIG"])
-    async with client.ApiClient() as session, await asyncio.start_server(respond, "127.0.0.1", port, backlog=512):
+    async with client.ApiClient() as session, await asyncio.start_server(respond, address, port, backlog=512):
         print("follows", flush=True)
-        await Kubelet(client.CoreV1Api(session), node).follow()
+        await Kubelet(client.CoreV1Api(session), node, address).follow()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:]))

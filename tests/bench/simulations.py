@@ -80,15 +80,29 @@ def gaps(folder: Path) -> list[tuple[int, list[tuple[int, int]], int]]:
     ]
 
 
+def trained(folder: Path) -> float:
+    """GPU-hours of all trainings, each until its session's end."""
+    with (folder / "interactive_sessions.csv").open(encoding="utf-8") as opened:
+        ends = {row["session"]: int(row["stop_minute"]) for row in csv.DictReader(opened)}
+    with (folder / "interactive_trainings.csv").open(encoding="utf-8") as opened:
+        return sum(
+            int(row["gpus"])
+            * max(0, min(int(row["duration_minutes"]), ends[row["session"]] - int(row["start_minute"])))
+            / 60
+            for row in csv.DictReader(opened)
+        )
+
+
 def sessions(folder: Path) -> None:
     trace = readers.read([folder / "interactive_sessions.csv", folder / "interactive_trainings.csv"])
     scenario, counted = make(trace, (None, None)), gaps(folder)
     replay = scenario.replay(trace)
     replay.run()
     row = report.summarize(replay, scenario).rows[-1]
-    reserved = sum(gpus * length for gpus, _, length in counted) / 60
+    reserved, active = sum(gpus * length for gpus, _, length in counted) / 60, trained(folder)
     print(f"sessions: {row.held:.0f} GPU-hours reserved, {row.active:.0f} active ({row.active / row.held:.1%})")
     assert abs(row.held / reserved - 1) < 0.005
+    assert abs(row.active / row.held - active / reserved) < 0.005
     for point in sweep.play_all(scenario, trace, sweep.windows()):
         assert point.setting.window is not None
         minutes, back, unwanted = point.setting.window / timedelta(minutes=1), 0.0, 0

@@ -102,10 +102,10 @@ async def cluster(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         yield connected
 
 
-async def _changes(cluster: KubernetesClient, count: int) -> list[tuple[str, str]]:
+async def _changes(cluster: KubernetesClient, count: int, *, optional: bool = False) -> list[tuple[str, str]]:
     seen: list[WatchEvent] = []
     async with asyncio.timeout(60):
-        async for change in cluster.watch(PODS, "here"):
+        async for change in cluster.watch(PODS, "here", optional=optional):
             seen.append(change)
             if len(seen) == count:
                 break
@@ -218,6 +218,20 @@ async def test_a_watch_survives_an_unavailable_server(
     half_a_list = [_list(_pod("a"), more="next"), down]
     server.answers += [down, *half_a_list, _list(_pod("a")), down, garbage, added]
     assert await _changes(cluster, 4) == [("ADDED", "a"), ("MODIFIED", "a"), ("SYNCED", ""), ("ADDED", "b")]
+
+
+@pytest.mark.parametrize("optional", [True, False])
+async def test_a_kind_that_is_removed_takes_its_objects_along_only_if_it_is_optional(
+    cluster: KubernetesClient, server: Server, monkeypatch: pytest.MonkeyPatch, optional: bool
+) -> None:
+    monkeypatch.setattr(kubernetes, "delays", lambda: iter([0.001] * 100))
+    server.answers += [_list(_pod("a")), _json({"message": "no such kind"}, 404), _list(_pod("a"))]
+    server.answers += [_stream({"type": "ADDED", "object": _pod("b", 10)})]
+    removed = [("DELETED", "a"), ("SYNCED", ""), ("ADDED", "a"), ("SYNCED", "")] if optional else []
+    if not optional:
+        del server.answers[2]  # it goes on where it was
+    seen = await _changes(cluster, 3 + len(removed), optional=optional)
+    assert seen == [("ADDED", "a"), ("SYNCED", ""), *removed, ("ADDED", "b")]
 
 
 async def test_an_object_that_disappears_during_a_failed_list_is_deleted(

@@ -78,6 +78,46 @@ def test_a_process_that_is_away_is_found_with_the_reason_of_its_pods() -> None:
     assert found(workloads=workloads, pods=(pod,)) == [("processes", "manager is not available", cause)]
 
 
+def test_an_image_that_cannot_be_pulled_is_named_once() -> None:
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}
+    status = {"containerStatuses": [{"image": "registry.example.org/job:2", "state": waiting}]}
+    pods = tuple({"metadata": {"name": name}, "status": status} for name in "ab")
+    problem = "the image registry.example.org/job:2 cannot be pulled"
+    assert found(job_pods=pods) == [("images", problem, "ImagePullBackOff: Back-off pulling image")]
+
+
+@pytest.mark.parametrize(
+    ("ports", "used", "problem"),
+    [
+        ((30000, 32767), 2491, ""),
+        ((30000, 32767), 2492, "2492 of the cluster's 2768 NodePorts are in use"),
+        (
+            (30000, 40000),
+            0,
+            "the NetworkPolicy gateway admits NodePorts 30000 to 32767, and the cluster's are 30000 to 40000",
+        ),
+    ],
+)
+def test_node_ports_that_run_out_or_are_forbidden_are_found(ports: tuple[int, int], used: int, problem: str) -> None:
+    policies = {one["metadata"]["name"]: one for one in manifests("network-product")}
+    services = ({"spec": {"ports": [{"nodePort": 30000 + number} for number in range(used)]}}, {"spec": {}})
+    told = found(node_ports=ports, services=services, policies=policies)
+    assert [one[:2] for one in told] == ([("node-ports", problem)] if problem else [])
+
+
+@pytest.mark.parametrize(
+    ("held", "problem"),
+    [
+        (doctor.SCOPES["jobs"], ""),
+        (doctor.SCOPES["jobs"][1:], "the service jobs lacks the scopes servers"),
+        (None, "the Hub does not know the token of the service jobs"),
+    ],
+)
+def test_scopes_are_what_the_hub_says(held: tuple[str, ...] | None, problem: str) -> None:
+    told = found(held={"jobs": held if held is None else frozenset(held)})
+    assert [one[:2] for one in told] == ([("scopes", problem)] if problem else [])
+
+
 def test_old_keys_are_found() -> None:
     keys = {"gateway-keys": {"metadata": {"creationTimestamp": "2025-01-01T00:00:00Z"}}}
     assert [one[:2] for one in found(secrets=keys)] == [("secrets", "the Secret gateway-keys is 696 days old")]

@@ -125,6 +125,8 @@ def test_the_page_reloads_once_when_a_slow_hub_is_back(proxy: str, behind: socke
 
 def test_the_page_loads_nothing_else() -> None:
     page = PAGE.read_text()
+    (drawn,) = re.findall(r"<path .*/>", (PAGE.parents[1] / "hub" / "logo.svg").read_text())
+    assert drawn in page, "the Hub's logo"
     assert not re.search(r'(?:src|href)="(?:https?:|//|/hub/static)|@import|url\(', page)
     assert "Running jobs are not affected" in page
 

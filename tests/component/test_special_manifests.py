@@ -66,8 +66,8 @@ def test_only_the_second_namespace_is_privileged(overlay: Objects) -> None:
     assert labels[SPECIAL]["dlspawner.dev/special-permissions"] == "approved"
 
 
-def test_roles_and_network_policies_are_those_of_ordinary_jobs(overlay: Objects) -> None:
-    kinds = ("Role", "RoleBinding", "NetworkPolicy")
+def test_roles_policies_and_limits_are_those_of_ordinary_jobs(overlay: Objects) -> None:
+    kinds = ("Role", "RoleBinding", "NetworkPolicy", "ResourceQuota", "LimitRange")
     ordinary = within(overlay, JOBS, *kinds)
     # Those of the demo's nodes are the overlay's to name, in each namespace.
     nodes = ("NetworkPolicy", "ssh-from-nodes")
@@ -75,7 +75,7 @@ def test_roles_and_network_policies_are_those_of_ordinary_jobs(overlay: Objects)
     for kind in ("Role", "RoleBinding"):
         del special[kind, "manager-schedulers"]
     assert {**special, nodes: None} == {**ordinary, nodes: None}
-    assert len(special) > 8
+    assert len(special) > 10
 
 
 def test_the_manager_has_the_same_rights_with_a_scheduler_underneath(tmp_path: Path) -> None:
@@ -97,6 +97,29 @@ def test_the_manager_has_the_same_rights_with_a_scheduler_underneath(tmp_path: P
         }
 
     assert rights(SPECIAL) == rights(JOBS) >= {("kueue.x-k8s.io", "workloads", "watch")}
+
+
+def test_the_components_of_the_ways_in_lead_to_the_proxy(tmp_path: Path) -> None:
+    """Gateway API and cert-manager were not at hand: only the form is known here."""
+    objects = with_components(tmp_path, "ingress", "gateway-api")
+    (service,) = (one for one in of_kind(objects, "Service") if one["metadata"]["name"] == "proxy")
+    (port,) = service["spec"]["ports"]
+    (ingress,), (route,) = of_kind(objects, "Ingress"), of_kind(objects, "HTTPRoute")
+    (rule,) = ingress["spec"]["rules"]
+    (path,) = rule["http"]["paths"]
+    assert path["backend"] == {"service": {"name": "proxy", "port": {"name": port["name"]}}}
+    assert ingress["spec"]["tls"][0]["hosts"] == [rule["host"]] == route["spec"]["hostnames"]
+    (gateway,) = of_kind(objects, "Gateway")
+    assert route["spec"]["parentRefs"] == [{"name": gateway["metadata"]["name"]}]
+    assert route["spec"]["rules"][0]["backendRefs"] == [{"name": "proxy", "port": port["port"]}]
+    for one in (ingress, gateway):
+        assert "cert-manager.io/cluster-issuer" in one["metadata"]["annotations"]
+
+
+def test_every_account_of_the_product_pulls_with_the_components_secret(tmp_path: Path) -> None:
+    accounts = of_kind(with_components(tmp_path, "pull-secret"), "ServiceAccount")
+    assert len(accounts) > 4
+    assert all(one["imagePullSecrets"] == [{"name": "registry"}] for one in accounts)
 
 
 def test_the_products_policies_treat_both_namespaces_alike(overlay: Objects) -> None:

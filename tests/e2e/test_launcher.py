@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dlspawner import cli
 from tests.e2e.people import answers, begun, read_until, wait_for
 from tests.e2e.stack import ROOT, Launched, failing, running
 
@@ -38,7 +39,7 @@ def test_a_wrong_file_stops_the_start_with_all_problems(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_everything_comes_back_after_ctrl_c_and_nothing_is_left_behind(tmp_path: Path) -> None:
+def test_everything_comes_back_after_ctrl_c_and_a_restored_backup_and_nothing_is_left_behind(tmp_path: Path) -> None:
     with running(tmp_path / "state") as stack:
         carol = stack.person("carol")
         carol.launch("train", template="ssh")
@@ -46,9 +47,14 @@ def test_everything_comes_back_after_ctrl_c_and_nothing_is_left_behind(tmp_path:
         assert ssh.run("train", "echo kept >~/file; mkdir -p $DLSPAWNER_JOB_DIR/x").returncode == 0
         second = failing(Launched(stack.state))
         assert "already runs" in second
+        saved, state = str(tmp_path / "saved"), f"--state={stack.state}"
+        assert cli.main(["backup", saved, state]) == 0
 
         assert stack.stop() == 0, stack.said
         assert stack.processes() == []
+        for lost in stack.state.glob("[!cl]*"):  # all but the cluster and the log
+            shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
+        assert cli.main(["restore", saved, state]) == 0
 
         broken = tmp_path / "config"
         shutil.copytree(ROOT / "hub_config", broken, ignore=shutil.ignore_patterns("kubernetes", "grafana", "images"))
@@ -58,6 +64,7 @@ def test_everything_comes_back_after_ctrl_c_and_nothing_is_left_behind(tmp_path:
         assert "last good version" in stack.said
         assert "teams.yaml:1" in stack.said
         wait_for(lambda: carol.ready("train"), "the job runs again, with the token from before")
+        assert [job["server"] for job in carol.jobs()] == ["train"], "its history is there"
         done = wait_for(
             lambda: (r := ssh.run("train", "cat ~/file; ls $DLSPAWNER_JOB_DIR")).returncode == 0 and r, "ssh again"
         )

@@ -51,6 +51,7 @@ class Looks:
             wide = self.page.evaluate(TOO_WIDE)
             found += [f"it is {wide} pixels too wide"] if wide > 0 else []
             self.wrong += [f"{name}, {view}: {one}" for one in found]
+        self.wrong += [f"{name} has no title of its own"] if self.page.title() == "JupyterHub" else []
         self.page.set_viewport_size(VIEWS["light"]["viewport"])
 
 

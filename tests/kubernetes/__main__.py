@@ -130,10 +130,11 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if not options.control_plane:
         machine.need_root()
-    wanted = images(options)
-    if options.verb == "build":
-        build.binaries(say)
+    build.binaries(say)
+    if not options.control_plane:
         packages.programs(say)
+    wanted = images(options)  # last: they take as long, and what is missing for the others is known at once
+    if options.verb == "build":
         return 0
     if options.keep and options.state and (options.state / "cluster.json").exists():
         numbers = [Instance.load(options.state).number]  # its certificates and volumes name it

@@ -118,6 +118,13 @@ class Kueue:
             self.process.wait(30)
             self.process = None
 
+    def uninstall(self) -> None:
+        """As its documentation says: what is its own while it still lets objects go, then the controllers."""
+        for kind in ("apiservices", "crds", "mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
+            made = [one for one in self.kubectl("get", kind, "-o", "name").split() if "kueue" in one]
+            self.kubectl("delete", "--timeout=60s", *made)
+        self.stop()
+
     def kubectl(self, *arguments: str, given: str | None = None) -> str:
         return build.run([self._kubectl, f"--kubeconfig={self.plane.kubeconfig}", *arguments], given=given)
 

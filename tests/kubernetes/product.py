@@ -15,16 +15,18 @@ import re
 import ssl
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.kubernetes import packages
-from tests.kubernetes.build import Say, locked
+from tests.kubernetes.build import Say, locked, need_space
 from tests.kubernetes.images import Image, prune_layout, read_layout
 from tests.kubernetes.instance import PROJECT, CannotRun, cache
 
 PACKAGES = "openmpi-bin"  # in the job image, for journeys
+SPACE = 5  # GB that their first build takes: a base, buildah's layers, and what is imported
 PREFIX = "localhost/dlspawner"
 BASE = "localhost/debian:bookworm-slim"
 RECIPES = PROJECT / "hub_config" / "images"
@@ -51,6 +53,9 @@ def images(say: Say) -> list[Image]:
         built = json.loads(stamp.read_text()) if stamp.exists() else {}
         fingerprint = _fingerprint()
         if built.get("sources") != fingerprint:
+            if not stamp.exists():
+                folder.mkdir(parents=True, exist_ok=True)
+                need_space(folder, SPACE, "the product's images")
             packages.install("buildah=buildah", "mmdebstrap=mmdebstrap")
             written = _build(folder, layout, built.get("images", {}), say)
             prune_layout(layout)
@@ -84,7 +89,7 @@ def _build(folder: Path, layout: Path, written: dict[str, str], say: Say) -> dic
     say("Building the product's images (minutes at first; then what did not change is quick) …")
     flags = f"{os.environ.get('BUILD_FLAGS', '')} --build-arg PACKAGES={PACKAGES} {' '.join(_machine(folder))}".strip()
     settings = {"BUILDER": "buildah", "PREFIX": PREFIX, "TAG": tag(), "BASE": BASE, "BUILD_FLAGS": flags}
-    _run([RECIPES / "build"], settings, log=folder / "build.log")
+    _run([RECIPES / "build"], settings, log=(folder / "build.log", say))
     found, there = {}, read_layout(layout)
     for name in names():
         full = f"{PREFIX}/{name}:{tag()}"
@@ -155,20 +160,37 @@ def _have(image: str) -> bool:
     return True
 
 
-def _run(command: list[str | Path], settings: dict[str, str] | None = None, log: Path | None = None) -> str:
+def progress(log: str) -> str:
+    """Where a build is, by the last of its log's lines that say so."""
+    begun = re.findall(r"^Building \S+/(\S+):\S+ with", log, re.M) or ["?"]
+    steps = re.findall(r"^(?:\[\S+\] )?STEP (\S+: .*)", log.rpartition("\nBuilding ")[2], re.M) or ["begins"]
+    return f"image {begun[-1]} ({len(begun)} of {len(names())}), {steps[-1][:70]}"
+
+
+def _run(command: list[str | Path], settings: dict[str, str] | None = None, log: tuple[Path, Say] | None = None) -> str:
     env = os.environ | {"BUILDAH_ISOLATION": "chroot", "CONTAINERS_STORAGE_CONF": str(_storage())} | (settings or {})
     command = ["unshare", "--mount", *command]
     if log is None:
         done = subprocess.run(command, check=False, env=env, capture_output=True, text=True)
         said = done.stderr
     else:
-        with log.open("w") as file:
-            done = subprocess.run(command, check=False, env=env, stdout=file, stderr=subprocess.STDOUT, text=True)
-        said = log.read_text(errors="replace")
+        done = _logged(command, env, *log)
+        said = log[0].read_text(errors="replace")
     if done.returncode:
         what = " ".join(map(str, command[2:4]))
-        raise CannotRun(f"{what} failed{f' (all of it: {log})' if log else ''}:\n{said.strip()[-2000:]}")
+        raise CannotRun(f"{what} failed{f' (all of it: {log[0]})' if log else ''}:\n{said.strip()[-2000:]}")
     return done.stdout or ""
+
+
+def _logged(command: list[str | Path], env: dict[str, str], log: Path, say: Say) -> subprocess.CompletedProcess[str]:
+    """Says every half minute how far it is."""
+    start = time.monotonic()
+    with log.open("w") as file, subprocess.Popen(command, env=env, stdout=file, stderr=subprocess.STDOUT) as process:
+        while True:
+            try:
+                return subprocess.CompletedProcess(command, process.wait(30), "")
+            except subprocess.TimeoutExpired:
+                say(f"  … {progress(log.read_text(errors='replace'))}, {time.monotonic() - start:.0f} s")
 
 
 def _storage() -> Path:

@@ -135,6 +135,19 @@ def test_values_become_files_that_the_product_takes(chart: Path, tmp_path: Path)
     assert any("kueue.x-k8s.io" in rule["apiGroups"] for rule in rules)
 
 
+def test_product_pods_run_and_pull_as_the_values_say(chart: Path) -> None:
+    only = {"nodeSelector": {"pool": "system"}, "tolerations": [{"key": "system", "operator": "Exists"}]}
+    near = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]}}
+    custom = {**helm.NEEDED, **only, "gateway": {"affinity": near}}
+    secrets = {"imagePullSecrets": ["a", {"name": "b"}], "imagePullSecret": {"create": True}}
+    found = by_name(helm.rendered(chart, custom, **secrets))
+    names = (("Deployment", "gateway"), ("Deployment", "manager"), ("Job", "bootstrap-1"))
+    for spec in (found[kind, PRODUCT, name]["spec"]["template"]["spec"] for kind, name in names):
+        assert only.items() <= spec.items()
+        assert [one["name"] for one in spec["imagePullSecrets"]] == ["image-pull-secret", "a", "b"]
+    assert found["Deployment", PRODUCT, "gateway"]["spec"]["template"]["spec"]["affinity"] == near
+
+
 @pytest.mark.parametrize(
     ("custom", "jupyterhub", "path"),
     [

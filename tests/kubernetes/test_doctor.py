@@ -123,7 +123,13 @@ def nothing_listens(it: Installed) -> None:
     variable(it, "gateway", DLSPAWNER_PUBLIC_URL="http://127.0.0.1:1/")
 
 
+def few_ports(it: Installed) -> None:
+    change = [{"op": "replace", "path": "/spec/egress/4/ports/0/endPort", "value": 31000}]
+    it.patch(it.product, "networkpolicy/gateway", change, "json")
+
+
 FAULTS = {
+    few_ports: ("node-ports", "the NetworkPolicy gateway admits NodePorts 30000 to 31000, and the cluster's are 3"),
     no_role: ("rights", "hub may not create pods in JOBS"),
     no_events: ("rights", "manager may not create events in PRODUCT"),
     other_resource: ("gpu-types", "no node has GPUs of the type gpu"),

@@ -105,6 +105,40 @@ def rights(kubernetes: Client, account: str, namespace: str) -> set[tuple[str, s
     }
 
 
+def test_what_names_no_memory_gets_a_limit_and_balancers_are_refused(scratch: Scratch, kubernetes: Client) -> None:
+    core = f"/api/v1/namespaces/{scratch.jobs}"
+    for one in of_kind(scratch.objects, "ResourceQuota", "LimitRange"):
+        kubernetes.create(f"{core}/{one['kind'].lower()}s", one)
+    kubernetes.until(f"{core}/resourcequotas/jobs", lambda quota: quota.get("status", {}).get("used"), "counted")
+    restricted = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True}
+    container = {
+        "name": "a",
+        "image": "x",
+        "securityContext": restricted | {"seccompProfile": {"type": "RuntimeDefault"}},
+    }
+    kubernetes.until(f"{core}/serviceaccounts/default", lambda account: account["metadata"]["uid"], "made")
+    pod = {"metadata": {"name": "a"}, "spec": {"containers": [container]}}
+    made = kubernetes.request("POST", f"{core}/pods", pod, query={"dryRun": "All"})
+    assert made.code == 201, made.raw
+    assert made.json["spec"]["containers"][0]["resources"] == {
+        "requests": {"cpu": "100m", "memory": "128Mi"},
+        "limits": {"memory": "4Gi"},
+    }
+    balancer = {"metadata": {"name": "a"}, "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]}}
+    refused = kubernetes.request("POST", f"{core}/services", balancer, query={"dryRun": "All"})
+    assert (refused.code, "exceeded quota: jobs" in refused.json["message"]) == (403, True)
+
+
+def test_the_readme_s_place_for_the_products_pods(kubectl: Kubectl, tmp_path: Path) -> None:
+    (block,) = re.findall(r"```yaml\n(# kustomization\.yaml: .*?)```", (MANIFESTS / "README.md").read_text(), re.S)
+    kustomization = json.loads((deploy.overlay(tmp_path, "x", "7") / "kustomization.yaml").read_text())
+    (tmp_path / "kustomization.yaml").write_text(json.dumps(kustomization | yaml.safe_load(block)))
+    objects = yaml.safe_load_all(kubectl("kustomize", str(tmp_path)))
+    for one in of_kind(objects, *WORKLOADS):
+        spec = one["spec"]["template"]["spec"]
+        assert (spec["nodeSelector"], len(spec["tolerations"])) == ({"pool": "system"}, 1), one["metadata"]["name"]
+
+
 # What is in the manifests
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from kubernetes_asyncio import client, config
 
 from dlspawner.core import naming
@@ -174,6 +176,33 @@ async def test_private_files_on_a_shared_volume_are_unreadable_for_others(world:
     assert (
         bob.run("stat -c %u:%g:%a /data/vision/private /data/vision/public") == f"{ALICE}:5001:2700\n{ALICE}:5001:644"
     )
+
+
+async def test_a_home_of_uid_1000_is_handed_over_by_the_guides_job(world: World, image: Image) -> None:
+    """What Kubernetes leaves to do, and MIGRATION.md's way."""
+    guide = (Path(__file__).parents[2] / "hub_config" / "MIGRATION.md").read_text()
+    (block,) = re.findall(r"```yaml\n(# chown\.yaml.*?)```", guide, re.S)
+    (manifest,) = yaml.safe_load_all(block)
+    manifest["metadata"]["namespace"] = world.namespace
+    pod = manifest["spec"]["template"]["spec"]
+    (container,), (home,) = pod["containers"], pod["volumes"]
+    container["image"], container["command"][-2] = image("job"), f"{CAROL}:{CAROL}"
+    home["persistentVolumeClaim"]["claimName"] = "home-carol"
+
+    (await world.job("carol", 1000)).run("umask 077; echo kept >~/note")
+    world.kubectl("-n", world.namespace, "delete", "pods", "--all")
+    job = await world.job("carol", CAROL)
+    assert "Operation not permitted" in job.run("chmod 600 ~/note 2>&1 || true")
+    assert job.run("stat -c %u:%g:%a ~/note") == f"1000:{CAROL}:660"
+    world.kubectl("-n", world.namespace, "delete", "pods", "--all")
+    level = ("label", "namespace", world.namespace, "--overwrite")
+    world.kubectl(*level, "pod-security.kubernetes.io/enforce=baseline")
+    world.kubectl("apply", "-f", "-", input=json.dumps(manifest))
+    done = ("wait", "--for=condition=Complete", "job/chown-alice", "--timeout=110s")
+    world.kubectl("-n", world.namespace, *done)
+    world.kubectl(*level, "pod-security.kubernetes.io/enforce=restricted")
+    again = await world.job("carol", CAROL)
+    assert again.run("chmod 600 ~/note; cat ~/note; stat -c %u:%g:%a ~/note") == f"kept\n{CAROL}:{CAROL}:600"
 
 
 POSTGRES = 1000  # the image's account postgres, which the image's /etc/group puts into ssl-cert as well

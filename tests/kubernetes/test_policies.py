@@ -86,6 +86,14 @@ def test_network_policies_allow_these_ways_and_no_other(deployed: list[Object]) 
     assert found == expected
 
 
+def test_the_managers_probe_goes_where_the_policies_forbid(deployed: list[Object]) -> None:
+    (manager,) = (one for one in of_kind(deployed, "Deployment") if one["metadata"]["name"] == "manager")
+    (container,) = manager["spec"]["template"]["spec"]["containers"]
+    assert "--Manager.forbidden_address=proxy-api:8001" in container["args"]
+    peers = {pod.name: pod for pod in pods(deployed)}
+    assert reaches(deployed, peers["manager"], peers["proxy"], PORTS) == set()
+
+
 def test_jobs_do_not_reach_each_other(deployed: list[Object]) -> None:
     assert reaches(deployed, JOB, OTHER_JOB, PORTS) == set()
 

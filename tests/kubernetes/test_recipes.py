@@ -14,11 +14,14 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.e2e.people import read_until
-from tests.kubernetes import product
+from tests.kubernetes import __main__ as command
+from tests.kubernetes import machine, product
+from tests.kubernetes.instance import CannotRun
 
 POSTGRES = Path("/usr/lib/postgresql/15/bin")
 IMAGES = product.names()
@@ -136,3 +139,29 @@ def test_lock_of_a_lost_server_is_ignored(pod: Path) -> None:
     file.write_text(left.replace(left.splitlines()[0], str(os.getpid()), 1))
     code, said = finish(start(pod, *ENDS))
     assert (code, said.splitlines()[-1]) == (0, "5432")
+
+
+# The build of the test cluster
+
+
+def test_the_build_says_which_image_and_step_it_is_at() -> None:
+    log = "Building localhost/dlspawner/hub:1 with buildah …\n[1/4] STEP 1/6: FROM x\n[4/4] STEP 13/13: CMD x\n"
+    assert product.progress(log) == f"image hub (1 of {len(IMAGES)}), 13/13: CMD x"
+    assert product.progress(f"{log}Building x/job:1 with buildah …\n") == f"image job (2 of {len(IMAGES)}), begins"
+    assert product.progress("") == f"image ? (1 of {len(IMAGES)}), begins"
+
+
+@pytest.mark.parametrize(
+    ("free", "sentence"), [(1e9, "needs 8 GB of disk at .*; 1.0 GB are free"), (99e9, "Go 1.25 or newer is needed")]
+)
+def test_a_build_without_disk_or_go_ends_before_anything_is_built(
+    free: float, sentence: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setattr(machine, "need_root", lambda: None)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    with pytest.raises(CannotRun, match=sentence):
+        command.run(command.parse(["build"]))
+    assert not list(tmp_path.rglob("*layout*"))

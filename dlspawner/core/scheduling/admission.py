@@ -125,12 +125,13 @@ class _SkipCache:
         """
         if job.nodes:
             return False
-        alike = (self._payer(job), job.request)
-        if alike in self._charges:
-            return True
-        before = self._turns.get(alike)
-        if before is not None and before < (job.submitted, job.id):
-            return True  # an earlier job may start first
+        if self._charges or self._turns:
+            alike = (self._payer(job), job.request)
+            if alike in self._charges:
+                return True
+            before = self._turns.get(alike)
+            if before is not None and before < (job.submitted, job.id):
+                return True  # an earlier job may start first
         if self._most.get((queue_key(job), job.team), inf) < job.request.gpus:
             return True
         if not self._too_large:
@@ -172,7 +173,7 @@ def as_admitted(
 ) -> Job:
     """The job from its admission on, with its ports of the host: those that it has, or free ones."""
     ports = job.ports
-    if not ports and limits.ports_of(job.request):
+    if not ports and world.cluster.host_ports and limits.ports_of(job.request):
         free = iter(world.free_ports())
         ports = tuple(tuple(islice(free, pod.ports)) for pod in job.request.pods)
     quota = world.teams.has_quota and world.cluster.scheduler.is_native

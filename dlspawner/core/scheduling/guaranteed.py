@@ -93,8 +93,10 @@ class NodeSearch:
 
     def _reserved(self) -> Admit | Blocked | None:
         """Returns the reservation, if its nodes are still there or coming."""
+        if self.owed or not self.request.reserved:
+            return None
         nodes = tuple(node for node in self.request.nodes if node is not None)
-        if self.owed or not self.request.reserved or len(nodes) != len(self.pods):
+        if len(nodes) != len(self.pods):
             return None
         wanted = self._wanted(nodes)
         if not all(name in self.world.rooms and self.world.rooms[name].node.open for name in wanted):
@@ -185,12 +187,10 @@ class NodeSearch:
 
         An emptier node is not taken although it needs no victim: a larger job of the team would miss it.
         """
-        least = min(pod.gpus for pod in self.pods)
-        rooms, own = self._distinct(self.world.closed | kept), stop if self._is_of_own(stop) else None
-        bounds = {room.node.name: bound for room in rooms if (bound := self._share_left(room, own)) >= least}
+        bounds = self._distinct(self.world.closed | kept, stop if self._is_of_own(stop) else None)
         if not bounds:
             return None
-        rooms = [room for room in rooms if room.node.name in bounds]
+        rooms = [self.world.rooms[name] for name in bounds]
 
         def space(room: NodeInfo, pod: PodRequest) -> Resources:
             return self._limited(room, stop, bounds[room.node.name])
@@ -203,23 +203,29 @@ class NodeSearch:
 
         return self._conclude(place_best(self.pods, rooms, space, rank), stop, self._share_left)
 
-    def _distinct(self, shut: Collection[str]) -> list[NodeInfo]:
-        """The open nodes of the share without those that no pod would take: of equal empty ones the last names."""
-        found: list[NodeInfo] = []
-        equal: dict[object, list[str]] = {}
-        rooms, several = self.world.rooms, len(self.pods)
+    def _distinct(self, shut: Collection[str], own: Stops | None) -> dict[str, int]:
+        """What is left of the share on its open nodes, by name, without nodes that no pod would take: those with too
+        little left, and of equal empty ones the last names.
+        """
+        found: dict[str, int] = {}
+        equal: dict[tuple[object, int], list[str]] = {}
+        rooms, several, least = self.world.rooms, len(self.pods), min(pod.gpus for pod in self.pods)
         by_name = any(pod.placement.node or pod.placement.terms for pod in self.pods)
         for name, milli in self.share.items():
             room = rooms.get(name)
             if room is None or name in shut:
                 continue
             if room.allocations or room.reservations or by_name:
-                found.append(room)
-                continue
-            names = equal.setdefault((room.size, milli), [])
-            if len(names) < several or name < names[-1]:
-                insort(names, name)
-        return found + [rooms[name] for names in equal.values() for name in names[:several]]
+                left = self._share_left(room, own)
+                if left >= least:
+                    found[name] = left
+            elif milli >= least:
+                names = equal.setdefault((room.size, milli), [])
+                if len(names) < several or name < names[-1]:
+                    insort(names, name)
+        for (_, milli), names in equal.items():
+            found |= dict.fromkeys(names[:several], milli)
+        return found
 
     def _unclaimed(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
         spare = self.world.unassigned(self.kind)
@@ -388,12 +394,12 @@ class NodeSearch:
             return None
         wanted = self._wanted(nodes)
         rooms = {name: self.world.rooms[name] for name in wanted}
-        beyond = {name: max(0, want.gpus - bound(rooms[name])) for name, want in wanted.items()}
-        lacking = (max(0, more - self._own_terminating(rooms[name])) for name, more in beyond.items() if more)
-        owed = max(self.owed, sum(lacking))
+        beyond = {name: more for name, want in wanted.items() if (more := want.gpus - bound(rooms[name])) > 0}
         free = all(self._available(rooms[name]).covers(want) for name, want in wanted.items())
-        if free and not self.short and not any(beyond.values()):
+        if free and not self.short and not beyond:
             return Admit(nodes)
+        lacking = (max(0, more - self._own_terminating(rooms[name])) for name, more in beyond.items())
+        owed = max(self.owed, sum(lacking))
         missing = {name: want - self._available_after_termination(rooms[name]) for name, want in wanted.items()}
         if not owed and not any(space.meets(space) for space in missing.values()):
             return self._ending(nodes)

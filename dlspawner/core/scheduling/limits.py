@@ -274,10 +274,9 @@ def caps(request: Job, world: ClusterState) -> Blocked | None:
     own = asked if request.reserved and request.id in world.jobs else 0
     if request.request.gpu_type is None:
         return _cpu_caps(request, title, world)
-    held = world.held_by(request.team, request.user) - own
-    hold = "hold or were promised" if world.reserved_by_user(request.team, request.user) > own else "hold"
     hard = team.user_caps.hard
-    if hard is not None and held + asked > hard:
+    if hard is not None and (held := world.held_by(request.team, request.user) - own) + asked > hard:
+        hold = "hold or were promised" if world.reserved_by_user(request.team, request.user) > own else "hold"
         return Blocked(
             Reason.USER_CAP,
             f"You {hold} {counted(held)} of the {shown(hard)} that team {title} gives one person; "

@@ -79,7 +79,7 @@ def resources_needed(pods: Iterable[PodRequest], resource: str) -> Resources:
         cpu += pod.cpu_milli
         memory += pod.memory_bytes
         extended += pod.extended
-    return Resources(gpus, cpu, memory, add_up((extended,)))
+    return Resources(gpus, cpu, memory, add_up((extended,)) if extended else ())
 
 
 @dataclass(slots=True)

@@ -8,7 +8,8 @@
   without pods is requeued at once.
 * An engine without verdicts before pods has its objects before the Hub hears that it may make the pods
   (`make_objects`); pods that it preempts end their job in `cluster.reconciler`.
-* Requests to an engine that is away, or that refuses an object, are repeated, and the owners of its jobs read so.
+* Requests to an engine that is away or uninstalled, or that refuses an object, are repeated, and the owners of its
+  jobs read so. An object that is being deleted is no object any more.
 """
 
 from __future__ import annotations
@@ -86,10 +87,11 @@ class EngineController:
 
     async def _watch(self, kind: ObjectKind, namespace: str | None) -> None:
         labels = naming.JOB_LABEL if kind.namespaced else ""
-        async for change in self.cluster.watch(_resource(kind), namespace, labels=labels):
+        async for change in self.cluster.watch(_resource(kind), namespace, labels=labels, optional=True):
             if change.type == "SYNCED":
                 self._unlisted.discard((kind, namespace))
-            elif change.type == "DELETED":
+            elif change.type == "DELETED" or change.object["metadata"].get("deletionTimestamp"):
+                # A finalizer of an engine that is gone may keep it for ever.
                 self._forget(kind, str(change.object["metadata"]["name"]))
             else:
                 self._see(kind, change.object)
@@ -222,8 +224,6 @@ class EngineController:
 
     async def _delete(self, kind: ObjectKind, name: str, there: Manifest) -> None:
         metadata = there["metadata"]
-        if metadata.get("deletionTimestamp"):
-            return
         try:
             await self.cluster.delete(_resource(kind), name, metadata.get("namespace"), uid=metadata["uid"])
         except (ObjectNotFound, Conflict):

@@ -119,9 +119,13 @@ class Explainer:
             return self._growth(job, now)
         record = self.book.records.get(job.id)
         if record is not None and record.waits_in_cluster:
-            verdict = self.book.cluster_state.verdicts.get(job.id)
-            return verdict.sentence if isinstance(verdict, EngineWaits) else _NEXT
+            return self._next(job)
         return self._why_queued(job, now) if job.state is JobState.QUEUED else ""
+
+    def _next(self, job: Job) -> str:
+        """Returns what happens to a job that could start, which an engine of the cluster may not take."""
+        verdict = self.book.cluster_state.verdicts.get(job.id)
+        return verdict.sentence if isinstance(verdict, EngineWaits) else _NEXT
 
     def _growth(self, job: Job, now: datetime) -> str:
         """Returns how many pods a job has that starts with some of them, and why no more; empty with all."""
@@ -145,7 +149,7 @@ class Explainer:
             case Preempt():
                 return victims_will_stop_sentence(job, [self.book.cluster_state.jobs[name] for name in found.victims])
             case Admit():
-                return _NEXT
+                return self._next(job)
             case _:
                 assert_never(found)
 

@@ -149,6 +149,11 @@ class Reconciler:
         job = self._jobs.get(uid)
         return None if job is None or job.startswith(EXTERNAL_POD_PREFIX) else job
 
+    def engine_of(self, uid: str) -> str:
+        """Returns the title of the engine that a pod waits for; empty without one."""
+        pod = self._pods.get(uid)
+        return pod.engine if pod else ""
+
     def owner_of(self, uid: str) -> tuple[str, str] | None:
         """Returns the job of a pod, and the pod's name in a job of several."""
         job, pod = self.job_of(uid), self._pods.get(uid)

@@ -45,6 +45,7 @@ from dlspawner.manager.culling.culler import Culler
 from dlspawner.manager.culling.evidence import ActivityCollector
 from dlspawner.manager.db.repository import JobRepository, NotLeader
 from dlspawner.manager.db.store import DatabaseUnavailable
+from dlspawner.manager.history.advice import Advisor
 from dlspawner.manager.history.gpu_hours import EVERY, HistoryKeeper, HistoryRetention
 from dlspawner.manager.history.profile import EVERY_SECONDS as PROFILE_SECONDS
 from dlspawner.manager.history.profile import ProfileWriter
@@ -68,6 +69,7 @@ _SCOPES_SECONDS = 60.0
 _PODS_AT_ONCE = 100  # as many as are written in one transaction
 _STOPS_AT_ONCE = 10
 _ASKED_AT_ONCE = 10  # jobs whose objects an engine gets
+_PROBE_SECONDS, _ANSWER_SECONDS = 60.0, 5.0  # of the NetworkPolicies
 _USAGE_SECONDS = 60.0  # usage of that time is lost if every process is killed
 log = logging.getLogger("dlspawner.manager")
 
@@ -99,6 +101,7 @@ class LeaderElector:
     special_namespace: str = ""
     mail_password: str = field(default="", repr=False)
     public_url: str = ""  # of this service, for messages; empty: not known
+    forbidden_address: str = ""  # that NetworkPolicies keep this process from
     debounce_seconds: float = DEBOUNCE_SECONDS
     retention: HistoryRetention = field(default_factory=HistoryRetention)
     metrics: ManagerMetrics = field(default_factory=ManagerMetrics)
@@ -109,11 +112,13 @@ class LeaderElector:
     culler: Culler | None = None
     estimator: StartTimeEstimator | None = None
     maintenance: NodeMaintenance | None = None
+    advisor: Advisor | None = None
     log_reader: LogReader | None = None
     is_leader: bool = False  # as far as is known; otherwise another Manager leads
     identity: str = field(default_factory=lambda: secrets.token_hex(8))
     _term: int = 0
     _scheduler: SchedulerName = SchedulerName.NATIVE  # of this term
+    _unprotected: bool = False  # nothing enforces the NetworkPolicies
     _told: tuple[Problem, ...] | None = ()  # the problems of the files that administrators were told
 
     def __post_init__(self) -> None:
@@ -180,7 +185,7 @@ class LeaderElector:
                 group.create_task(self.event_bus.run(), name="event bus")
                 group.create_task(self._run_controllers(store), name="controllers")
         finally:
-            self.admission = self.culler = self.estimator = self.log_reader = self.maintenance = None
+            self.admission = self.culler = self.estimator = self.log_reader = self.maintenance = self.advisor = None
             store.notices.close()
             self.event_bus.end()
 
@@ -237,8 +242,7 @@ class LeaderElector:
                 group.create_task(reconciler.watch(), name="watch the cluster")
                 _run(group, self._observing(store, reconciler))
                 await reconciler.ready.wait()
-                if engine is None or store.cluster_state.cluster.scheduler.admits_before_pods:
-                    await store.transact(lifecycle.take_back_from_engine)
+                await store.transact(partial(lifecycle.take_back_from_engine, engine_of=reconciler.engine_of))
                 group.create_task(pod_events.watch(), name="watch events of pods")
                 _run(group, self._keeping(store, cluster, namespaces, logs, pod_events))
                 unmanaged = UnmanagedPods(store, cluster, namespaces, reconciler.remove)
@@ -257,8 +261,12 @@ class LeaderElector:
                     *(self.mail_password, self.public_url),
                 )
                 _run(group, sender.queues())
+                if self.forbidden_address:
+                    probe = partial(self._probe_policies, cluster)
+                    _run(group, [periodic("probe of the network policies", probe, _PROBE_SECONDS)])
                 _run(group, [periodic("culling of idle jobs", self.culler.evaluate_all, self.cull_every)])
                 self.log_reader = LogReader(logs)
+                self.advisor = Advisor(store, self.ledger, group)
                 desk = AdmissionService(store, self.ledger, scheduler, explainer, namespaces)
                 if engine is not None:
                     desk.additions, desk.make_objects = engine.additions, engine.make_objects
@@ -363,6 +371,20 @@ class LeaderElector:
         store.keep_alive = culler.keep_alive
         return culler
 
+    async def _probe_policies(self, cluster: KubernetesClient) -> None:
+        """Warns once when the forbidden address answers; no answer proves nothing: its process may be away."""
+        host, _, port = self.forbidden_address.rpartition(":")
+        if self._unprotected or not await _answers(host, int(port)):
+            return
+        self._unprotected = True
+        text = (
+            f"No network plug-in enforces the NetworkPolicies: {self.forbidden_address} answers, which they forbid. "
+            "Jobs reach each other, the product's processes and the cloud's metadata. Install one that does, such as "
+            "Calico or Cilium."
+        )
+        log.warning("%s", text)
+        await _warn(cluster, "PoliciesNotEnforced", text, self.now())
+
     async def _reload(self, store: JobStore, cluster: KubernetesClient) -> None:
         found = await asyncio.to_thread(self.files.changed)
         if found is not None:
@@ -377,7 +399,7 @@ class LeaderElector:
             await store.transact(partial(_notify_config_problems, problems=problems))
             self._told = problems
             if problems:
-                await _warn_of_config(cluster, _config_problems(problems), self.now())
+                await _warn(cluster, "InvalidConfiguration", _config_problems(problems), self.now())
 
 
 def _wake_for_stops(wake: asyncio.Event, entries: Sequence[JobEvent]) -> None:
@@ -411,7 +433,17 @@ def _config_problems(problems: tuple[Problem, ...]) -> str:
     )
 
 
-async def _warn_of_config(cluster: KubernetesClient, text: str, now: datetime) -> None:
+async def _answers(host: str, port: int) -> bool:
+    try:
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            _, writer = await asyncio.open_connection(host, port)
+    except OSError:  # a TimeoutError is one
+        return False
+    writer.close()
+    return True
+
+
+async def _warn(cluster: KubernetesClient, reason: str, text: str, now: datetime) -> None:
     """Posts a Kubernetes event about this Manager's own pod, for `kubectl describe`; outside of a cluster none."""
     pod, uid, moment = os.environ.get("POD_NAME"), os.environ.get("POD_UID"), f"{now:%Y-%m-%dT%H:%M:%SZ}"
     if not pod or not uid:
@@ -421,13 +453,13 @@ async def _warn_of_config(cluster: KubernetesClient, text: str, now: datetime) -
         "kind": "Event",
         "metadata": {"generateName": f"{pod}.", "namespace": cluster.namespace},
         "involvedObject": {"kind": "Pod", "namespace": cluster.namespace, "name": pod, "uid": uid},
-        **{"type": "Warning", "reason": "InvalidConfiguration", "message": clean(text, LONGEST_TEXT)},
+        **{"type": "Warning", "reason": reason, "message": clean(text, LONGEST_TEXT)},
         **{"source": {"component": "dlspawner-manager"}, "firstTimestamp": moment, "lastTimestamp": moment, "count": 1},
     }
     try:
         await cluster.create(EVENTS, event)
     except KubernetesError as problem:
-        log.warning("the mistakes in the files cannot be told as an event: %s", problem)
+        log.warning("%s cannot be told as an event: %s", reason, problem)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -3,7 +3,8 @@
 Every round collects the evidence (`evidence`), stores it, judges every running job, and carries out the decisions in
 one transaction. A round without an answer of the Hub judges no job; a job with GPUs and no known samples continues.
 
-A job that is known to be unused is marked in the world: preemption takes it first.
+A job that is known to be unused is marked in the world: preemption takes it first. When it was is written down, so that
+other idle windows can be replayed (`history.trace`).
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import assert_never
 
 from dlspawner.clients.hub import HubError, HubUnavailable
 from dlspawner.core import units
-from dlspawner.core.idle import Cause, KeepJob, SentWarning, StopJob, WarnUser
+from dlspawner.core.idle import Cause, KeepJob, SentWarning, StopJob, WarnUser, idle_since
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.text import WHEN
 from dlspawner.core.units import counted
 from dlspawner.manager.culling.evidence import ActivityCollector, JobEvaluation
+from dlspawner.manager.db.activity import read_open_idle_periods, write_idle_periods
 from dlspawner.manager.db.repository import JobRepository, NotLeader
 from dlspawner.manager.db.store import DatabaseUnavailable
 from dlspawner.manager.model import notice as notice_model
@@ -34,6 +37,7 @@ from dlspawner.manager.state.job_store import Transaction
 
 _KINDS = {Cause.UNUSED: NoticeKind.IDLE, Cause.LIFETIME: NoticeKind.LIFETIME}
 _REASONS = {Cause.UNUSED: EventReason.IDLE, Cause.LIFETIME: EventReason.LIFETIME}
+_IDLE_PERIOD = timedelta(minutes=5)  # shorter ones are not written down
 _DEBOUNCE = timedelta(seconds=5)  # the button within this time changes nothing
 DRY = "Nothing stops this job for being unused: here it is only written down what would be stopped."
 log = logging.getLogger("dlspawner.manager")
@@ -73,10 +77,12 @@ class Culler:
     look_seconds: float = 30.0
     report: CullReport | None = None
     _dry: frozenset[tuple[str, Cause]] = frozenset()
+    _idle: dict[str, datetime] = field(default_factory=dict)  # since when, by job, as written down
     _one_round: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def load(self) -> None:
         self.evidence.activities.facts = await self.ledger.activities()
+        self._idle = await self.ledger.read(read_open_idle_periods)
 
     # What others tell
 
@@ -153,6 +159,7 @@ class Culler:
             now = evidence.now()
             judged = tuple(evidence.evaluate(one.job, now) for one in evidence.running() if evidence.is_listed(one.job))
             await self._apply(judged)
+            await self._write_idle_periods(judged, now)
             self._log_dry(judged)
             self.report = CullReport(
                 now, evidence.book.cluster_state.cluster.culling.dry_run, evidence.gpus_unknown, judged
@@ -196,6 +203,24 @@ class Culler:
                 if void:
                     job_store.withdraw(turn, job.id, *(_KINDS[why] for why in void))
                 return tuple(warned for warned in had if warned.why not in void)
+
+    async def _write_idle_periods(self, judged: Sequence[JobEvaluation], now: datetime) -> None:
+        """Writes down since when jobs are idle, and when they are used again."""
+        ended, begun = dict[str, tuple[datetime, datetime]](), dict[str, datetime]()
+        for one in judged:
+            job, since = one.job.id, idle_since(one.activity, one.policy, now)
+            known = self._idle.get(job)
+            if since is None or (known is not None and since <= known):
+                continue
+            if known is not None:
+                ended[job] = (known, since)
+            if now - since >= _IDLE_PERIOD:
+                begun[job] = since
+        if ended or begun:
+            write = partial(write_idle_periods, ended=ended, begun=begun)
+            await self.ledger.write_as_leader(self.evidence.book.term, write)
+        kept = {job: since for job, since in self._idle.items() if job not in ended and self.record(job) is not None}
+        self._idle = {**kept, **begun}
 
     def _log_dry(self, judged: Iterable[JobEvaluation]) -> None:
         """Once for each job that would have been stopped."""

@@ -59,6 +59,11 @@ class JobRepository:
     def __init__(self, store: Database) -> None:
         self._store = store
 
+    @property
+    def url(self) -> str:
+        """The database's URL with its password."""
+        return self._store.url
+
     async def acquire(self, holder: str, seconds: float) -> int | None:
         """Takes the lease for a new term; None while another Manager holds it."""
         return await self._store.write(lambda connection: _acquire(connection, holder, seconds))

@@ -123,6 +123,11 @@ class Database:
             raise
         return cls(engine)
 
+    @property
+    def url(self) -> str:
+        """The database's URL with its password: for processes of ours, never for a log or a command line."""
+        return self._engine.url.render_as_string(hide_password=False)
+
     async def close(self) -> None:
         """Finish running transactions, then close the connections."""
         await asyncio.to_thread(self._threads.shutdown)

@@ -327,6 +327,29 @@ activities = Table(
     Column("facts", Text, nullable=False),
 )
 
+# When a job was not used for some minutes; `until` is NULL as long as that lasts, and where the job has ended so.
+idle_periods = Table(
+    "idle_periods",
+    metadata,
+    Column("job", String(64), ForeignKey("jobs.job"), primary_key=True),
+    Column("since", UtcDateTime, primary_key=True),
+    Column("until", UtcDateTime),
+)
+
+# The latest simulation of other policies, one row: its state, and the result of the latest one that had any, as JSON.
+advice = Table(
+    "advice",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("state", String(20), nullable=False),
+    Column("asked", UtcDateTime, nullable=False),
+    Column("asked_by", String(255), nullable=False),
+    Column("ended", UtcDateTime),
+    Column("problem", Text, nullable=False),
+    Column("made", UtcDateTime),
+    Column("result", Text, nullable=False),
+)
+
 # GPU-hours of jobs that have ended, by UTC day, in milli-GPU-seconds (`core.gpu_hours`); they outlive the jobs.
 gpu_days = Table(
     "gpu_days",

@@ -12,7 +12,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -341,10 +341,14 @@ def preempt_by_engine(turn: Transaction, record: JobRecord, engine: str, why: st
     return turn.record(record.job.id) or record
 
 
-def take_back_from_engine(turn: Transaction) -> None:
-    """Pods that wait for an engine that is not used any more are removed, and their jobs wait in the queue."""
+def take_back_from_engine(turn: Transaction, *, engine_of: Callable[[str], str]) -> None:
+    """Pods that wait for an engine that is not used any more are removed, and their jobs wait in the queue.
+
+    ``engine_of``: the title of the engine that a pod waits for, by uid; empty for a pod that is not there.
+    """
+    present = turn.cluster_state.cluster.scheduler.title
     for record in tuple(turn.store.records.values()):
-        if record.waits_in_cluster:
+        if record.waits_in_cluster and engine_of(record.pod_uid or "") not in {"", present}:
             stop(turn, record.job.id, EventReason.ENGINE_LEFT, _ENGINE_LEFT)
 
 

@@ -173,7 +173,7 @@ async def test_page_is_bounded(world: World, served: Served) -> None:
     questions = [await waits(served, f"user{number}") for number in range(101)]
     _, text, _ = await read(served, world.token("vera"))
     assert "Waiting for you (101)" in text
-    assert "And 1 more" in text
+    assert "1 more is shown" in text
     for one in questions:
         await decides(served.acting, asked(served.acting, one))
     page = await read(served, world.token("vera"))

@@ -175,3 +175,17 @@ def test_preempted_job_waits_again_with_its_first_submit_time(hub: QuotaHub, clu
     assert details[-1][0].startswith("HiveD has stopped it for another job: HiveD: preempted by default/p."), details
     cluster.place(later)
     wait_for(lambda: hub.ready() == ["dan/"], "it runs again", 60)
+
+
+def test_jobs_that_wait_in_one_engine_are_taken_to_another(hub: QuotaHub, cluster: Cluster) -> None:
+    """The last test of its Hub: the cluster has no API of the other engine."""
+    hub.refusal("cid", hub.start_server("cid", gpus=1))
+    cluster.waiting("cid")
+    before = hub.rows("SELECT job, submitted FROM jobs WHERE user_name = 'cid' AND state <> 'ended'")
+    runs = cluster.pods("dan")
+    file = hub.config / "cluster.yaml"
+    file.write_text(file.read_text().replace("name: hived", "name: volcano"))
+    wait_for(lambda: not cluster.pods("cid"), "the pod that waits for HiveD goes", 60)
+    wait_for(lambda: "Volcano does not take this job now." in waits(hub, "cid").get("why", ""), "Volcano is asked")
+    assert hub.rows("SELECT job, submitted FROM jobs WHERE user_name = 'cid' AND state <> 'ended'") == before
+    assert [uid(one) for one in cluster.pods("dan")] == [uid(one) for one in runs]

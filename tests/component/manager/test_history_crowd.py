@@ -1,4 +1,4 @@
-"""A report over 100,000 ended jobs needs aggregated rows only; prints the figures of tests/bench/README.md."""
+"""Reports over 100,000 ended jobs read aggregates, and the cluster page its own days. Prints figures of the benches."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from sqlalchemy import event, func, select, text
 from dlspawner.manager.db import gpu_hours
 from dlspawner.manager.db.store import Database
 from dlspawner.manager.db.tables import jobs
+from dlspawner.manager.http.portal import history
 from dlspawner.manager.model.access import Viewer
 from dlspawner.manager.model.gpu_hours import GpuHoursQuery, GroupBy
 from tests.component.manager.history import NOON, Past, day, write_past
@@ -64,8 +65,16 @@ async def test_report_over_a_hundred_thousand_jobs_reads_aggregates(
     assert {name for _, name in own} == {"user-7"}
     left = await store.read(lambda connection: connection.scalar(select(func.count()).where(jobs.c.folded.is_(False))))
     assert left == LIVE
+    week = NOW.replace(minute=0, second=0) - history._HOURS * history._HOUR
+    statements.clear()
+    read, past = await timed(lambda: store.read(lambda connection: gpu_hours.read_past_jobs(connection, week)))
+    assert LIVE < len(past) < JOBS / 10
+    assert len(statements) <= 3 + len(past) / 1000
+    drawn, plots = await timed(lambda: asyncio.to_thread(history._load, past, [], {}, week))
+    assert len(plots) == 4
     await store.close()
     with capsys.disabled():
         print(f"\n{db_url[:6]}: report {quick:.3f} s, of one user {one:.3f} s; before aggregation {slow:.1f} s")
+        print(f"cluster's history of a week, {len(past)} jobs: {read + drawn:.3f} s")
         print(f"longest transaction of the aggregation {longest:.3f} s")
     assert quick < slow / 2

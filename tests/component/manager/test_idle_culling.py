@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from dlspawner.clients.kubernetes import PODS
 from dlspawner.clients.prometheus import PrometheusClient
@@ -21,6 +22,7 @@ from dlspawner.core.resources import strip_manifest
 from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.culling.culler import Culler
 from dlspawner.manager.culling.evidence import NO_PROMETHEUS
+from dlspawner.manager.db.tables import idle_periods
 from dlspawner.manager.model.activity import SshSessionReport
 from dlspawner.manager.model.notice import NoticeKind
 from tests.component.manager import metrics, quota
@@ -117,6 +119,23 @@ async def test_idle_gpus_are_warned_of_at_50_and_90_percent_and_then_stopped(off
     assert record is not None
     assert record.stop is not None
     assert "“Start again” starts it with the same options" in record.stop.message
+
+
+async def test_idle_periods_are_written_down(office: Office, leader: Acting) -> None:
+    job = await run(office, leader, "idle")
+    started, found = office.clock(), []
+    for seconds in (200, 200, 200):
+        await after(office, leader, seconds)
+    office.hub.used["idle", ""] = used = office.clock()
+    for seconds in (0, 100, 400):
+        await after(office, leader, seconds)
+        rows = await leader.ledger.read(lambda connection: connection.execute(select(idle_periods)).all())
+        found.append([(row.job, row.until) for row in rows])
+        assert abs(rows[0].since - started) < timedelta(seconds=60)
+    assert found == [[(job.job, used)], [(job.job, used)], [(job.job, used), (job.job, None)]]
+    again = Culler(culler(leader).evidence, leader.ledger)
+    await again.load()
+    assert again._idle == {job.job: used}, "after a restart"
 
 
 async def test_busy_gpu_of_a_further_pod_keeps_the_job(office: Office, leader: Acting) -> None:

@@ -230,3 +230,21 @@ def test_no_job_is_lost_without_kueue_and_no_quota_without_the_manager(hub: Kueu
     stop(hub, "waits")
     wait_for(lambda: not hub.workloads() and hub.holds() == 0, "the quota is free")
     hub.check_logs()
+
+
+def test_jobs_that_waited_in_kueue_start_without_it_when_it_is_uninstalled(hub: KueueHub) -> None:
+    """The last test of its Hub: Kueue does not come back."""
+    hub.add_users(["goes", "stays"])
+    hub.start_server("goes", gpus=1)
+    wait_for(lambda: hub.ready() == ["goes/"], "a job runs")
+    hub.start_server("stays", gpus=1)
+    until_told(hub, "stays", 1, WAITS)
+    hub.kueue.uninstall()
+    until_told(hub, "stays", 1, re.compile("Kueue does not take this job now. It keeps its place"))
+    assert "workloads" not in hub.kubectl("api-resources", "-o", "name"), "no finalizer holds an object back"
+    cluster = hub.config / "cluster.yaml"
+    cluster.write_text(cluster.read_text().replace("scheduler: {name: kueue, priority_classes: {prod: high}}", ""))
+    wait_for(lambda: "Kueue" not in told(hub, "stays")[2], "the native queue has it")
+    stop(hub, "goes")
+    wait_for(lambda: hub.ready() == ["stays/"], "it runs when there is room")
+    stop(hub, "stays")

@@ -32,6 +32,7 @@ from dlspawner.manager.state.notify import post
 from tests.component.manager import metrics
 from tests.component.manager.manager_harness import until, wants
 from tests.component.manager.portals import TEAMS, Portal, browsing, portals
+from tests.component.manager.test_advice import put_advice
 from tests.component.manager.test_history_page import fill
 from tests.component.manager.test_portal_jobs import offer_ports
 from tests.component.manager.world import World
@@ -63,6 +64,7 @@ NO_PAGES_END = (
     "/go-on",
     "/approve",
     "/deny",
+    "/run",
     ".csv",
 )
 # Of what axe brings and looks for, and the screenshots: a page of ours has no such style.
@@ -116,6 +118,7 @@ class Filled:
             **{path: (says, 1) for path, says in WAITS.items()},
             "teams": ("section.card", 32),
             "history": ("[data-chart] canvas", 5),
+            "cluster/policy": ("[data-chart] canvas", 2),
             "cluster/history": ("[data-chart] canvas", 4),
             "all": ("tbody tr", 50),
             **usage,
@@ -186,6 +189,7 @@ async def filled(
         await book.transact(lambda turn: post(turn, job, NoticeKind.IDLE, "It is unused.", keep=True))
         portal.hub.groups = {"default": frozenset({"alice", "bob"})}
         await fill(portal)
+        await portal.served.acting.ledger._store.write(put_advice)
         await prints(portal, ended.job)
         await began_earlier(book, runs.job)
         portal.served.acting.prometheus = PrometheusClient(prometheus_url) if prometheus_url else None
@@ -285,7 +289,7 @@ async def test_empty_pages_and_error_pages_are_accessible(
     problems, job = list[str](), f"j-{'a' * 12}"
     async with (
         portals(world, tmp_path) as portal,
-        browsing(portal, user, forgives=("status of 503", *BY_TOOLS), **view) as page,
+        browsing(portal, user, forgives=("status of 503", "status of 403", *BY_TOOLS), **view) as page,
     ):
         filled = Filled(portal, "", "", measured=False)
         await page.context.add_init_script(JUMPS)

@@ -5,13 +5,17 @@ The storms are in test_quota_storm.py.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 import requests
 from sqlalchemy import create_engine, text
 
+from dlspawner import doctor
+from dlspawner.doctor import Installation
 from dlspawner.spawner.manager_link import TAKEN
 from tests.component.manager.crowds import SETTINGS
 from tests.component.manager.quota import GPUS, QuotaHub, Sampler, running
@@ -177,3 +181,21 @@ def test_a_new_person_gets_nothing_of_one_who_was_renamed_and_removed(hub: Quota
     assert [rename("eva", "eva-2").status_code, rename("eva-2", "eva").status_code] == [200, 200]
     another = account("eva")
     assert (another[0] != first[0], another[1]) == (True, "/home/eva-2")
+
+
+async def test_doctor_reads_the_scopes_of_the_services_from_the_hub(hub: QuotaHub) -> None:
+    def secrets(**tokens: str) -> dict[str, dict[str, dict[str, str]]]:
+        return {
+            f"{name}-token": {"data": {"token": base64.b64encode(token.encode()).decode()}}
+            for name, token in tokens.items()
+        }
+
+    held = await doctor._held(hub.url, secrets(manager="manager-token", gateway="gateway-token"))
+    assert list(doctor.scopes(Installation("", datetime.now(UTC), held=held))) == []
+    held = await doctor._held(hub.url, secrets(manager="gateway-token", gateway="another"))
+    problems = [one.problem for one in doctor.scopes(Installation("", datetime.now(UTC), held=held))]
+    assert problems == [
+        "the service jobs lacks the scopes list:groups, read:groups, servers",
+        "the Hub does not know the token of the service ssh-gateway",
+    ]
+    assert await doctor._held("http://jobs.example.org/", secrets(manager="manager-token")) == {}, "not in the clear"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -147,3 +148,14 @@ def test_a_manager_without_files_decides_nothing_and_says_so(folder: Path, tmp_p
         headers = {"Authorization": f"token {derive_hub_token('secret-token')}"}
         waiting = requests.get(f"{url}/services/jobs/api/internal/users/alice/waiting", headers=headers, timeout=30)
         assert waiting.status_code in {200, 501}, "the Hub's home page does not wait"
+
+
+def test_a_way_that_the_network_policies_forbid_and_that_is_open_is_told(folder: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as forbidden:
+        address = f"127.0.0.1:{forbidden.getsockname()[1]}"
+        with manager(
+            folder, f"sqlite:///{tmp_path / 'm.sqlite'}", *files(folder), f"--Manager.forbidden_address={address}"
+        ) as (url, _):
+            log = folder / f"{url.rpartition(':')[2]}.log"
+            said = f"No network plug-in enforces the NetworkPolicies: {address} answers"
+            wait_for(lambda: said in log.read_text())

@@ -102,6 +102,7 @@ WRONG: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
     "a fraction that is of no type": ({}, {"gpu-fraction": "0.9"}, "“gpu-fraction/0.9”, which is no GPU type"),
     "a fraction of several GPUs": ({}, {"gpu-fraction": "0.25", "gpu-fraction-num-devices": "65"}, "asks for 16.25."),
     "a number that is none": ({}, {"gpu-memory": "4096", "gpu-fraction-num-devices": "all"}, "not one that Kubernetes"),
+    "fewer than no GPUs": ({}, {"gpu-memory": "4096", "gpu-fraction-num-devices": "-1"}, "not one that Kubernetes"),
     "a part beside a whole GPU": (
         {NVIDIA: "1", GPUMEM: "4096", GPUCORES: "25"},
         {"gpu-fraction": "0.25"},

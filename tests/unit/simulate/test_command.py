@@ -74,6 +74,17 @@ def test_text_names_teams_settings_and_refusals(trace: str, capsys: pytest.Captu
         assert part in told
 
 
+def test_anonymous_report_is_the_same_without_names(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    reports = []
+    for more in ((), ("--anonymise",)):
+        assert cli.main(["simulate", "--trace", trace, *FILES, "--json", *more]) == 0
+        reports.append(capsys.readouterr().out)
+    rows = [json.loads(one)["reports"]["as configured"]["rows"] for one in reports]
+    assert [{**row, "team": ""} for row in rows[0]] == [{**row, "team": ""} for row in rows[1]]
+    for name in ("vision", "language", "Language", "nobody"):
+        assert (name in reports[0], name in reports[1]) == (True, False)
+
+
 def test_same_seed_gives_the_same_report(capsys: pytest.CaptureFixture[str]) -> None:
     given = ["simulate", "--synthetic", "jobs=300,days=1", "--preemptible", "0.3", "--json", "--no-excess"]
     told = []
@@ -111,6 +122,10 @@ WRONG: dict[str, tuple[list[str], str]] = {
         ["--synthetic", "default", *FILES, "--set", "scheduling.notice_seconds=1"],
         f"{FILES[1]}: scheduling.notice_seconds: must be between 60 and",
     ),
+    "a team that is none": (
+        ["--synthetic", "default", *FILES, "--set", "teams.visoin.borrow_limit=1"],
+        "--set teams.visoin.borrow_limit=1: there is no team visoin; teams: vision, language, default.",
+    ),
     "another scheduler": (
         ["--synthetic", "default", *FILES, "--set", "scheduler.name=kueue"],
         f"{FILES[1]}: scheduler: Kueue's decisions cannot be replayed; leave it out for ours.",
@@ -118,6 +133,8 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "no value": (["--synthetic", "default", "--set", "x"], "--set x: must be like scheduling.notice_seconds=60."),
     "nodes of no type": (["--synthetic", "default", "--nodes", "b200=4x8"], "--nodes b200=4x8: must be like TYPE=42x8"),
     "an unknown parameter": (["--synthetic", "users=5"], "--synthetic users=5: must be one of jobs=10000"),
+    "no directory": (["--synthetic", "default", "--html", "/nowhere/a.html"], "--html /nowhere/a.html: there is no"),
+    "no database at all": (["--history"], "--history: name the database, or set DLSPAWNER_MANAGER_DB_URL"),
     "no database": (["--history", "sqlite:////nowhere/manager.sqlite"], "--history names a file in /nowhere"),
 }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dlspawner.simulate.readers import read, rows_of
-from dlspawner.simulate.trace import InvalidTrace, anonymous
+from dlspawner.simulate.trace import InvalidTrace, anonymous, team_numbers
 
 OWN = "submit,duration,gpus,type,team,user,preemptible,priority,pods,activity\n"
 PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster\n"
@@ -32,13 +32,22 @@ READ: dict[str, tuple[list[str], list[tuple[float, float, int, str, bool]]]] = {
         ],
         [(0, 9, 1, "nlp", False), (10, 60, 16, "vision", True)],
     ),
+    "two months": (
+        ["submit,duration,gpus\n2026-03-01,9,1\n", "submit,duration,gpus\n2026-03-02,9,2\n"],
+        [(0, 9, 1, "default", False), (86400, 9, 2, "default", False)],
+    ),
     "Philly": (
         [PHILLY + "2017-10-09 07:01:55,66.0,1,66.0,11cb48\n2017-10-09 06:01:55,60.0,8,480.0,6214e9\n"],
         [(0, 60, 8, "6214e9", False), (3600, 66, 1, "11cb48", False)],
     ),
     "interactive sessions with their trainings": (
-        [TRAININGS + "s1,12,3,0,,0.0\n", SESSIONS + "s1,10,20,4\n"],
-        [(0, 600, 4, "sessions", False)],
+        [
+            TRAININGS + "s1,12,3,0,,0.0\n",
+            SESSIONS + "s1,10,20,4\n",
+            SESSIONS + "s2,11,12,1\n",
+            TRAININGS + "s2,11,1,1,,\n",
+        ],
+        [(0, 600, 4, "sessions", False), (60, 60, 1, "sessions", False)],
     ),
     "openb, where a pod never ran": (
         [OPENB + "p0,12,16,1,500,V100M32,BE,Succeeded,100,400,160\np1,12,16,2,1000,,LS,Pending,90,,\n"],
@@ -80,10 +89,11 @@ def test_written_trace_is_read_again(tmp_path: Path) -> None:
 
 
 def test_anonymous_trace_has_numbers_instead_of_names(tmp_path: Path) -> None:
-    trace = anonymous(
-        read(files(tmp_path, ["submit,duration,gpus,team,user\n0,1,1,vision,ann\n1,1,1,nlp,bob\n2,1,1,nlp,ann\n"]))
-    )
-    assert [(one.team, one.user) for one in trace.jobs] == [("team-1", "u1"), ("team-2", "u2"), ("team-2", "u1")]
+    text = "submit,duration,gpus,team,user\n0,1,1,vision,ann\n1,1,1,nlp,bob\n2,1,1,nlp,ann\n3,1,1,,\n"
+    trace = read(files(tmp_path, [text]))
+    trace = anonymous(trace, team_numbers(trace))
+    told = [(one.team, one.user) for one in trace.jobs]
+    assert told == [("team-1", "u1"), ("team-2", "u2"), ("team-2", "u1"), ("default", "")]
 
 
 WRONG: dict[str, tuple[list[str], str]] = {
@@ -92,7 +102,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "no job": (["submit,duration,gpus\n"], "trace0.csv: there is no job in it."),
     "a duration below zero": (
         ["submit,duration,gpus\n0,1,1\n1,-5,1\n"],
-        "row 3: “duration” must be a number of at least 0",
+        "row 3: “duration” must be a number of 0 to 1e+09, not “-5”.",
     ),
     "no number": ([PHILLY + "2017-10-09 07:01:55,long,1,66,a\n"], "row 2: “duration” must be a number"),
     "a part of a GPU": (["submit,duration,gpus\n0,1,0.5\n"], "row 2: “gpus” must be a whole number of GPUs"),
@@ -101,12 +111,17 @@ WRONG: dict[str, tuple[list[str], str]] = {
         ["submit,duration,gpus\n5,1,1\n2026-01-01,1,1\n"],
         "row 3: “submit” must be of the same kind",
     ),
+    "times in nanoseconds": (
+        ["submit,duration,gpus\n0,1,1\n1600000000000000000,1,1\n"],
+        "row 3: “submit” must be in seconds: “1600000000000000000” is more than 30 years from the first one.",
+    ),
+    "sessions alone": ([SESSIONS + "s1,1,2,1\n"], "these are sessions; name the file of their trainings too"),
     "pods of other GPUs": (
         ["submit,duration,gpus,pods\n0,1,4,8+8\n"],
         "row 2: “pods” must be the GPUs of each pod, 4 together",
     ),
     "activity that ends before it begins": (["submit,duration,gpus,activity\n0,9,1,5-2\n"], "row 2: “5-2” is no span"),
-    "trainings alone": ([TRAININGS + "s1,1,1,1,,\n"], "name the file of the sessions too"),
+    "trainings alone": ([TRAININGS + "s1,1,1,1,,\n"], "these are trainings; name the file of their sessions too"),
     "trainings of an unknown session": (
         [SESSIONS + "s1,1,2,1\n", TRAININGS + "s9,1,1,1,,\n"],
         "trace1.csv, row 2: there is no session “s9”",

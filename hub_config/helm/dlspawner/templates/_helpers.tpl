@@ -17,11 +17,20 @@
 priorityClassName: dlspawner-product
 automountServiceAccountToken: true
 enableServiceLinks: false
-{{- with .Values.jupyterhub.imagePullSecrets }}
+{{- $made := dig "imagePullSecret" "create" false .Values.jupyterhub | ternary (list "image-pull-secret") list }}
+{{- with concat $made .Values.jupyterhub.imagePullSecrets }}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - {{ kindIs "string" . | ternary (dict "name" .) . | toJson }}
   {{- end }}
+{{- end }}
+{{- with .Values.jupyterhub.custom.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.jupyterhub.custom.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 

@@ -130,7 +130,7 @@ def list_jobs(given: Given, service: Service) -> int:
         return _print_json(jobs)
     if not jobs:
         usual = not given.all and not given.state
-        print("No jobs that run or wait; --all shows those that have ended." if usual else "No jobs.")
+        print("No running or queued jobs; --all shows those that have ended." if usual else "No jobs.")
         return 0
     now = datetime.now(UTC)
     rows = [
@@ -400,7 +400,7 @@ def approvals(given: Given, service: Service) -> int:
     if given.json:
         return _print_json(items)
     if not items:
-        print("Nothing was asked for." if given.all else "Nothing waits for an approval; --all shows what was decided.")
+        print("There are no requests." if given.all else "No request needs an approval; --all shows decided ones.")
         return 0
     rows = [(text.title(one), *(one.get(name) for name in ("state", "what", "why", "job", "id"))) for one in items]
     print(text.table(("JOB", "STATE", "WHAT", "WHY", "ID", "REQUEST"), rows))

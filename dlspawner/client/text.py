@@ -117,10 +117,10 @@ def size(count: int | None) -> str:
 def waiting(some: bool, others: int) -> str:
     """Returns a sentence about waiting jobs beside the displayed ones; places in the queue count these, too."""
     if not others:
-        return "Nothing else waits." if some else "Nothing waits."
+        return "No other jobs are queued." if some else "The queue is empty."
     jobs = "1 job" if others == 1 else f"{others} jobs"
-    waits = f"{jobs} of others {'waits' if others == 1 else 'wait'}"
-    return f"Beside these {waits}." if some else f"Nothing of yours waits; {waits}."
+    queued = f"{jobs} of others {'is' if others == 1 else 'are'} queued"
+    return f"Besides these, {queued}." if some else f"None of your jobs is queued; {queued}."
 
 
 def standing(job: Mapping[str, Any]) -> str:

@@ -362,8 +362,8 @@ def _check(charged: ResourceRequest, pods: Sequence[_Pod], kind: GpuType | None,
     if memory > limit.memory_bytes:
         raise _Wrong(
             Reason.NODE_TOO_SMALL,
-            f"Memory must be at most {units.memory(limit.memory_bytes)} for {basis}; "
-            f"the pod asks for {units.memory(memory)}.",
+            f"Memory must be at most {units.size(limit.memory_bytes)} for {basis}; "
+            f"the pod asks for {units.size(memory)}.",
         )
 
 

@@ -238,6 +238,10 @@ class ManagerLink:
     def _undecided(self, no: ManagerRejected, line: str) -> StartRefused:
         if no.status == 501:
             return self._refused(NO_FILES, f"{line}: it has no cluster_file, teams_file and templates_dir")
+        said = (no.answer or {}).get("detail")
+        if 400 <= no.status < 500:
+            why = said or f"it answered {no.status}."
+            return self._refused(f"The Manager refused this start: {why} Ask an administrator.", f"{line}: {said}")
         return self._refused(UNDECIDED, line)
 
     def _refused(self, sentence: str, line: str) -> StartRefused:

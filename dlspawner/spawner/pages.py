@@ -107,6 +107,9 @@ class PageProperties:
         """Returns the Manager's page of the job of the latest start."""
         return f"{service_url(self)}jobs/{self._job_id}" if self.manager_url and self._job_id else None
 
+    def log_page(self: PageSpawner) -> str:
+        return f"{service_url(self)}jobs/{self._job_id}/log" if self.manager_url and self._job_id else ""
+
     @property
     def is_team_admin(self: PageSpawner) -> bool:
         """True if the user decides for a team: the navigation leads to its pages. False while the files are broken."""

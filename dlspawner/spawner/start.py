@@ -388,6 +388,8 @@ class StartingSpawner(KubeSpawner):
         except StartRefused as refused:
             if not refused.waits:
                 self._ended = self._ended or refused.message  # for pages that are opened after the start
+                if self._created is not None and (page := self.log_page()):
+                    refused.link_log(page)
             raise
         finally:
             self._unwrap_hook()
@@ -395,6 +397,10 @@ class StartingSpawner(KubeSpawner):
             self._does_not_answer(url)
         self._starting = False  # which the Hub saves now
         return url
+
+    def log_page(self) -> str:
+        """Returns the page with the log of this start's job; empty where there is none."""
+        return ""
 
     def _does_not_answer(self, url: str) -> None:
         """A hook for a running pod whose server does not listen yet: the Hub tries for itself."""

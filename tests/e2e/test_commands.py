@@ -109,7 +109,7 @@ def test_wrong_input_has_a_sentence_and_an_exit_code(run: Run, tmp_path: Path) -
     assert "has had no job" in run("show", "nothing", code=3).stderr
     assert "no such job" in run("kill", "j-aaaaaaaaaaaa", code=3).stderr
     assert "cannot be read" in run("submit", "nowhere.yaml", code=2).stderr
-    assert run("list").stdout == "No jobs that run or wait; --all shows those that have ended.\n"
+    assert run("list").stdout == "No running or queued jobs; --all shows those that have ended.\n"
 
 
 @pytest.mark.launcher  # any image is there

@@ -154,7 +154,7 @@ def preemptor(priority: str) -> dict[str, Any]:
 
 ENDINGS = {
     "exit": "failed with exit code 7 (“No such dataset.”)",
-    "memory": "used more than its 128Mi of memory",
+    "memory": "used more than its 128 MiB of memory",
     "disk": "wrote more to its temporary disk than it may (40Mi)",
     "evicted": "emptying the job's node",
     "preempted": "one of higher priority",

@@ -384,7 +384,7 @@ class _Share:
         if not least <= amount <= limit:
             problems.append(
                 f"{self.option.title if self.option else self.name} must be between {self._text(least)} and "
-                f"{self._text(limit)} for {self.basis}; you asked for {wanted}."
+                f"{self._text(limit)} for {self.basis}; you asked for {self._text(amount)}."
             )
         return amount
 
@@ -392,7 +392,7 @@ class _Share:
         return units.cpu_milli(value) if self.name == "cpu" else units.memory_bytes(value)
 
     def _text(self, amount: int) -> str:
-        return units.cpu(amount) if self.name == "cpu" else units.memory(amount)
+        return units.cpu(amount) if self.name == "cpu" else units.size(amount)
 
 
 def _unknown(template: Template, name: object, known: Iterable[str]) -> str:
@@ -527,9 +527,7 @@ def _range(option: Option) -> str:
 def _bound(option: Option, bound: int | float | Fraction) -> str:
     if option.kind is OptionKind.QUANTITY:
         exact = Fraction(bound)
-        return (
-            units.memory(int(exact)) if exact >= 1024 and exact.denominator == 1 else units.cpu(units.cpu_milli(exact))
-        )
+        return units.size(int(exact)) if exact >= 1024 and exact.denominator == 1 else units.cpu(units.cpu_milli(exact))
     return f"{bound:.15g}" if isinstance(bound, float) else str(bound)
 
 

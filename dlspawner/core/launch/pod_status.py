@@ -36,7 +36,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from dlspawner.core import naming, text
+from dlspawner.core import naming, text, units
 from dlspawner.core.launch import pod as launch_pod
 from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER
 
@@ -222,7 +222,8 @@ def _memory(pod: PodDict, name: str) -> str:
     for container in (pod.get("spec") or {}).get("containers") or ():
         if container.get("name") == name:
             limits: PodDict = (container.get("resources") or {}).get("limits") or {}
-            return str(limits.get("memory") or "")
+            amount = units.parse_quantity(str(limits.get("memory") or ""))
+            return units.size(units.memory_bytes(amount)) if amount else ""
     return ""
 
 

@@ -208,7 +208,7 @@ def _share_sentence(pod: PodRequest, rooms: list[NodeInfo], world: ClusterState)
         asked.append(shown(pod.cpu_milli))
         have.append(counted(max(0, cpu), "CPU"))
     if memory < pod.memory_bytes:
-        asked.append(units.memory(pod.memory_bytes))
+        asked.append(units.size(pod.memory_bytes))
         have.append(f"{_rounded_share(memory)} of memory")
     if have:
         most = " and ".join(have)
@@ -217,12 +217,12 @@ def _share_sentence(pod: PodRequest, rooms: list[NodeInfo], world: ClusterState)
     return (
         f"No node that this job could use with {counted(pod.cpu_milli, 'CPU')} has more than "
         f"{_rounded_share(with_cpu)} of "
-        f"memory{beside}; you asked for {units.memory(pod.memory_bytes)}."
+        f"memory{beside}; you asked for {units.size(pod.memory_bytes)}."
     )
 
 
 def _rounded_share(memory: int) -> str:
-    return units.memory(units.at_most(memory))
+    return units.size(units.at_most(memory))
 
 
 def _nothing_of_its_kind(kind: str | None, world: ClusterState) -> bool:

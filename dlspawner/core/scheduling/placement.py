@@ -90,7 +90,7 @@ def _part(free: int, asked: int) -> float:
 
 
 def _amounts(cpu_milli: int, memory_bytes: int) -> str:
-    return f"{counted(cpu_milli, 'CPU')} and {units.memory(memory_bytes)} of memory"
+    return f"{counted(cpu_milli, 'CPU')} and {units.size(memory_bytes)} of memory"
 
 
 def _closed_sentence(pod: PodRequest, kind: str | None, world: ClusterState) -> str:

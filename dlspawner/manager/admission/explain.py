@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import Random
 from typing import assert_never
@@ -197,6 +197,7 @@ def _waiting(job: Job, book: JobStore) -> int:
 
 ESTIMATE_SECONDS = 30.0
 _BUDGET_SECONDS = 3.0  # of one round in the thread
+_PREVIEW_SECONDS = 1.0  # of one estimate for the form
 _PLAYS = 20
 _MOST, _FEWEST, _OF_A_LANE = 400, 25, 100  # jobs of the queue that are looked at
 _REFRESH = timedelta(minutes=5)
@@ -216,34 +217,58 @@ class StartTimeEstimator:
     budget_seconds: float = _BUDGET_SECONDS
     _durations: RunTimes = field(default_factory=RunTimes)
     _read: datetime | None = None
+    _previews: bool = False  # true while one is computed
 
     async def refresh(self) -> None:
         if not self.book.cluster_state.queues or not self.book.cluster_state.cluster.scheduler.is_native:
             self.looks.estimates = {}
             return
         now = self.book.now()
+        await self._read_run_times(now)
+        snapshot, settings = self.book.cluster_state.snapshot(), self.settings()
+        self.looks.estimates, plays = await asyncio.to_thread(
+            self._estimate, snapshot, settings, now, self.budget_seconds
+        )
+        if plays < estimates.MIN_SIMULATIONS:
+            self.most = max(_FEWEST, self.most // 2)
+        elif plays == _PLAYS:
+            self.most = min(_MOST, 2 * self.most)
+
+    async def preview(self, job: Job) -> Estimate | None:
+        """Returns the estimate of a job as if queued now; ``None`` if unknown, or while another is computed."""
+        if self._previews or not self.book.cluster_state.cluster.scheduler.is_native:
+            return None
+        self._previews = True
+        try:
+            now = self.book.now()
+            await self._read_run_times(now)
+            world = self.book.cluster_state.snapshot()
+            snapshot = replace(world, jobs=(*world.jobs, replace(job, state=JobState.QUEUED)))
+            found, _ = await asyncio.to_thread(self._estimate, snapshot, self.settings(), now, _PREVIEW_SECONDS)
+        finally:
+            self._previews = False
+        return found.get(job.id)
+
+    async def _read_run_times(self, now: datetime) -> None:
         if self._read is None or not timedelta() <= now - self._read < _REFRESH:
             since = now - _BACK
             self._durations = await self.ledger.read(
                 lambda connection: RunTimes.from_run_times(jobs.read_run_times(connection, since, _ENDED))
             )
             self._read = now
-        snapshot, settings = self.book.cluster_state.snapshot(), self.settings()
-        self.looks.estimates = await asyncio.to_thread(self._estimate, snapshot, settings, now)
 
-    def _estimate(self, snapshot: Snapshot, settings: Settings, now: datetime) -> Mapping[str, Estimate]:
-        until = time.monotonic() + self.budget_seconds
+    def _estimate(
+        self, snapshot: Snapshot, settings: Settings, now: datetime, seconds: float
+    ) -> tuple[Mapping[str, Estimate], int]:
+        """Returns the estimates, and the number of simulations."""
+        until = time.monotonic() + seconds
         cut = estimates.first_in_queue(snapshot, now, self.most, min(self.most, _OF_A_LANE))
         known = KnownEnds(self._durations, lifetimes(cut, settings))
         chance = Random(0).random  # noqa: S311 - the same each time, so that what is shown moves only with the jobs
         plays: list[Starts] = []
         while len(plays) < _PLAYS and time.monotonic() < until:
             plays.append(estimates.simulate(cut, known, now, similar(chance)))
-        if len(plays) < estimates.MIN_SIMULATIONS:
-            self.most = max(_FEWEST, self.most // 2)
-        elif len(plays) == _PLAYS:
-            self.most = min(_MOST, 2 * self.most)
-        return estimates.estimate_starts(cut, plays, self._durations)
+        return estimates.estimate_starts(cut, plays, self._durations), len(plays)
 
 
 def lifetimes(snapshot: Snapshot, settings: Settings) -> dict[str, datetime]:

@@ -110,6 +110,7 @@ class LeaderElector:
     hub_health: HubHealth = field(init=False)
     admission: AdmissionService | None = None
     culler: Culler | None = None
+    estimator: StartTimeEstimator | None = None
     maintenance: NodeMaintenance | None = None
     advisor: Advisor | None = None
     log_reader: LogReader | None = None
@@ -185,7 +186,7 @@ class LeaderElector:
                 group.create_task(self.event_bus.run(), name="event bus")
                 group.create_task(self._run_controllers(store), name="controllers")
         finally:
-            self.admission = self.culler = self.log_reader = self.maintenance = self.advisor = None
+            self.admission = self.culler = self.estimator = self.log_reader = self.maintenance = self.advisor = None
             store.notices.close()
             self.event_bus.end()
 
@@ -336,8 +337,8 @@ class LeaderElector:
         yield WorkQueue("new try of job", starts.due_refused, starts.retry)
         yield WorkQueue("check of the owner of job", starts.due_owners, starts.check_owner)
         yield WorkQueue("check of admitted", starts.due_lost, starts.abandon_lost)
-        estimator = StartTimeEstimator(store, self.ledger, explainer, lambda: self.settings)
-        yield periodic("estimates of starts", estimator.refresh, ESTIMATE_SECONDS)
+        self.estimator = StartTimeEstimator(store, self.ledger, explainer, lambda: self.settings)
+        yield periodic("estimates of starts", self.estimator.refresh, ESTIMATE_SECONDS)
 
     def _make_engine(
         self, store: JobStore, cluster: KubernetesClient, namespaces: JobNamespaces

@@ -275,7 +275,7 @@ def held_text(job: Job) -> str:
         return counted(job.request.gpus, f"{job.request.gpu_type} GPU" if job.request.gpu_type else "GPU")
     cpu = sum(pod.cpu_milli for pod in job.request.pods)
     memory = sum(pod.memory_bytes for pod in job.request.pods)
-    return f"{units.cpu(cpu)} CPU and {units.memory(memory)} of memory"
+    return f"{units.cpu(cpu)} CPU and {units.size(memory)} of memory"
 
 
 def span_text(span: timedelta) -> str:

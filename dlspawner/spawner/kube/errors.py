@@ -64,6 +64,11 @@ class StartRefused(_Base):
         """Returns the text of the REST API on Hubs that do not know ``jupyterhub_message``."""
         return self.message
 
+    def link_log(self, page: str) -> None:
+        """Adds a link to the log of the job, for pages."""
+        link = f' <a data-log href="{html.escape(page)}">Log</a>'
+        self.message_html = self.jupyterhub_html_message = f"{self.message_html}{link}"
+
     @property
     def log_message(self) -> str:
         return self._line

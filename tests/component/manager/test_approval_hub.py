@@ -95,9 +95,9 @@ def send_form(page: Page, hub: QuotaHub, user: str, gpus: int = 1) -> None:
 def test_approval_from_the_form_to_the_running_job(hub: QuotaHub, chromium: Browser) -> None:
     with at(chromium, hub, "alice") as alice, at(chromium, hub, "vera") as vera:
         send_form(alice, hub, "alice", gpus=3)
-        expect(alice.get_by_role("heading", name="waits for an approval")).to_be_visible()
+        expect(alice.get_by_role("heading", name="needs approval")).to_be_visible()
         expect(alice.locator("main")).to_contain_text("vera or victor can approve it for team Everybody.")
-        expect(alice.locator("main")).to_contain_text("What would start at once, without an approval")
+        expect(alice.locator("main")).to_contain_text("Would start now, without an approval")
         expect(alice.locator("main")).to_contain_text("2 GPUs of type gpu")
         assert hub.jobs() == {"alice": "pending-approval"}
 
@@ -107,7 +107,7 @@ def test_approval_from_the_form_to_the_running_job(hub: QuotaHub, chromium: Brow
         vera.get_by_label(re.compile("^Reason, for alice")).fill("The paper is due.")
         vera.get_by_role("button", name="Approve 3 GPUs of type gpu for alice").click()
         expect(vera.get_by_text("You have approved 3 GPUs of type gpu for alice.")).to_be_visible()
-        expect(vera.get_by_text("Nothing waits for your approval.")).to_be_visible()
+        expect(vera.get_by_text("No request needs your approval.")).to_be_visible()
         expect(vera.locator("main")).to_contain_text("By vera: “The paper is due.”")
 
         # Her page goes where the job is by itself.

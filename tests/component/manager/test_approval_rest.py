@@ -148,7 +148,7 @@ async def test_page_shows_the_request_and_what_user_and_team_hold(world: World, 
     assert "Waiting for you" not in text
     _, text, _ = await read(served, world.token("bob"))
     assert "alice" not in text
-    assert "No request of yours waits for an approval." in text
+    assert "None of your requests needs an approval." in text
 
 
 async def test_buttons_decide_and_the_page_says_what_was_done(world: World, served: Served) -> None:
@@ -173,7 +173,7 @@ async def test_page_is_bounded(world: World, served: Served) -> None:
     questions = [await waits(served, f"user{number}") for number in range(101)]
     _, text, _ = await read(served, world.token("vera"))
     assert "Waiting for you (101)" in text
-    assert "And 1 more" in text
+    assert "1 more is shown" in text
     for one in questions:
         await decides(served.acting, asked(served.acting, one))
     page = await read(served, world.token("vera"))
@@ -255,6 +255,6 @@ async def test_command_line_lists_and_decides_requests(
     assert (await run("deny", second.job))[0] == 0
     assert (await run("approve", second.job))[0] == 1
     code, told = await run("approvals")  # what was approved is tried: that nobody starts it is said as well
-    assert (code, told.splitlines()[0]) == (0, "Nothing waits for an approval; --all shows what was decided.")
+    assert (code, told.splitlines()[0]) == (0, "No request needs an approval; --all shows decided ones.")
     code, table = await run("approvals", "--all")
     assert (code, "approved" in table, "denied" in table) == (0, True, True), table

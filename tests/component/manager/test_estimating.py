@@ -21,6 +21,7 @@ from dlspawner.settings import Settings
 from tests.component.manager.history import NOON, Past, write_past
 from tests.component.manager.manager_harness import until, wants
 from tests.component.manager.portals import Portal
+from tests.component.manager.test_preview import preview
 from tests.unit.core.factories import CLUSTER, HOUR, NOW, queues, runs
 
 
@@ -89,6 +90,9 @@ async def test_who_waits_reads_between_which_times_where_such_jobs_differ(portal
     assert re.search(f"between {clock} and {clock}", (await portal.read("bob", "queue")).body), "no secret"
     told = (await portal.ask("alice", f"jobs/{waits.job}"))[1]["estimate"]
     assert datetime.fromisoformat(told["to"]) - datetime.fromisoformat(told["from"]) == 4 * HOUR
+    page = await preview(portal, gpus=1)
+    assert re.search(rf"Will be queued, starts probably between {clock} and {clock}\.</strong>", page.body)
+    assert f"The start time is {basis}." in page.text
 
 
 @pytest.mark.usefixtures("again_at_once")
@@ -108,7 +112,7 @@ async def test_where_too_little_is_known_the_pages_say_so(portal: Portal) -> Non
     await portal.runs(wants("holder", gpus=8))
     waits = await portal.waits(wants("alice"))
     await estimate(portal)
-    assert "When it will start is not known" in (await portal.read("alice", "wait/alice/")).text
+    assert "There is no estimate of its start yet" in (await portal.read("alice", "wait/alice/")).text
     assert "not known" in (await portal.read("bob", "queue")).text
     assert (await portal.ask("alice", f"jobs/{waits.job}"))[1]["estimate"] is None
 

@@ -123,7 +123,9 @@ async def test_viewer_reads_own_hours_and_admins_those_of_others(portal: Portal)
     teams = await portal.read("root-admin", "history?by=team")
     assert re.findall(r'<th scope="col" class="name">([^<]*)', teams.body)[:2] == ["Everybody", "Language"]
     wrong = await portal.read("alice", "history?since=soon")
-    assert (wrong.status, "must be a day such as 2026-11-22." in wrong.text) == (422, True)
+    assert (wrong.status, "“From”: must be a day such as 2026-11-22." in wrong.text) == (422, True)
+    wrong = await portal.read("alice", "history?since=2030-01-02&until=2030-01-01")
+    assert "“From” is after “To”." in wrong.text
 
 
 async def test_tables_and_json_have_the_same_hours(portal: Portal) -> None:

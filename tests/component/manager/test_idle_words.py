@@ -17,7 +17,7 @@ PLAIN = replace(JOB, request=ResourceRequest(None, (PodRequest(cpu_milli=500, me
 
 
 def test_resources_of_a_job_without_gpus() -> None:
-    assert held_text(PLAIN) == "500m CPU and 2Gi of memory"
+    assert held_text(PLAIN) == "500m CPU and 2 GiB of memory"
 
 
 SPANS = {

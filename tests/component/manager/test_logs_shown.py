@@ -235,5 +235,5 @@ async def test_events_are_searched_by_rest_and_on_the_page(reading: Reading) -> 
 async def test_queued_job_has_no_log(reading: Reading) -> None:
     question = job("alice")
     await reading.served.acting.ask(question)
-    assert "Nothing is kept of what this job has printed" in (await reading.page("alice", question)).text
+    assert "There is no log: the job has not started yet" in (await reading.page("alice", question)).text
     assert (await reading.log("alice", question)).status == 404

@@ -6,11 +6,15 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import aiohttp
 import pytest
 from playwright.async_api import Page, Route, expect
 
+from dlspawner.manager.model.notice import NoticeKind
+from dlspawner.manager.state.notify import post
 from tests.component.manager.manager_harness import wants
 from tests.component.manager.portals import Portal, browsing, lead
 from tests.component.manager.tcp_proxy import Wire, wired
@@ -121,3 +125,17 @@ async def test_page_opened_while_the_hub_is_away_is_complete(portal: Portal) -> 
             assert await page.evaluate("document.documentElement.dataset.bsTheme") == "dark"
             await page.wait_for_load_state("load")
     assert broken <= {f"{portal.world.public}/hub/logo"}
+
+
+async def test_times_in_sentences_are_those_of_the_readers_time_zone(portal: Portal) -> None:
+    question = await portal.runs(wants("alice"))
+    job, at = portal.served.book.records[question.job].job, portal.office.clock() + timedelta(minutes=30)
+    text = "A node is closed {when}."
+    await portal.served.book.transact(lambda turn: post(turn, job, NoticeKind.QUOTA_LOWERED, text, until=at))
+    assert f"A node is closed at {at:%H:%M} UTC, in" in (await portal.read("alice")).text
+    async with browsing(portal, "alice", timezone_id="Asia/Kolkata", locale="en-GB") as page:
+        await page.goto(f"{portal.world.jobs}/")
+        local = f"{at.astimezone(ZoneInfo('Asia/Kolkata')):%H:%M}"
+        await expect(page.get_by_text(f"A node is closed at {local}, in")).to_be_visible()
+        shown = page.locator("[data-notice] time")
+        assert datetime.fromisoformat(str(await shown.get_attribute("datetime"))) == at.replace(second=0, microsecond=0)

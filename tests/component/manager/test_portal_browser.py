@@ -101,7 +101,7 @@ WAITS = {
 TROUBLES = {
     "nothing": {
         "": "No jobs yet.",
-        "queue": "Nothing waits.",
+        "queue": "The queue is empty.",
         "history": "No job asked for GPUs",
         "jobs": "no such job",
     },

@@ -159,7 +159,7 @@ async def test_open_page_follows_and_announces_changes(portal: Portal, monkeypat
         question = await portal.waits(wants("alice", server="train"))
         portal.knows("alice", "train")
         await expect(page.get_by_text("Number 1 in the queue.")).to_be_visible()
-        await expect(page.locator("#said")).to_have_text("train: waiting, number 1")
+        await expect(page.locator("#said")).to_have_text("train: queued, number 1")
         await page.get_by_role("button", name="Cancel: train").focus()
         second = await portal.waits(wants("alice", server="later"))
         portal.knows("alice", "later")

@@ -33,7 +33,7 @@ from tests.component.manager.test_reconciler import until_observed
 
 log = logging.getLogger(__name__)
 BACK_OFF = "Its image cannot be fetched now; the node tries again."
-OUT_OF_MEMORY = "The job used more than its 64Mi of memory and was stopped: start it with more memory."
+OUT_OF_MEMORY = "The job used more than its 64 MiB of memory and was stopped: start it with more memory."
 HOSTILE = '"><script>alert(1)</script>'
 
 
@@ -322,7 +322,7 @@ async def test_list_of_own_jobs(portal: Portal) -> None:
         "nothing stops it, so it needs no button to keep it"
     )
     assert "Tiny, 8 GPUs of type gpu, team Everybody" in page.text
-    assert re.search(r"second waiting submitted just now \( \d\d:\d\d UTC \) See its place Cancel", page.text)
+    assert re.search(r"second queued submitted just now \( \d\d:\d\d UTC \) See its place Cancel", page.text)
     assert "Number 1 in the queue. Team Everybody uses 8 of its 8 GPUs of type gpu; this job needs 1." in page.text
     assert 'href="/services/jobs/wait/alice/second"' in page.body
     portal.hub.servers = None

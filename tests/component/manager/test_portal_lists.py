@@ -206,7 +206,7 @@ async def test_list_of_all_jobs_has_title_and_filters_of_its_viewer(
     ids=["its owner", "the team's admin", "an administrator", "another team's admin"],
 )
 async def test_queue_shows_owner_and_reason_to_those_who_may_see_the_job(portal: Portal, user: str, shown: str) -> None:
-    assert "Nothing waits." in (await portal.read(user, "queue")).text
+    assert "The queue is empty." in (await portal.read(user, "queue")).text
     await portal.runs(wants("holder", gpus=8))
     await portal.waits(wants("bob", server="first"))
     await portal.waits(wants("alice", gpus=2, server="secret-project"))
@@ -278,7 +278,7 @@ async def test_teams_are_shown_to_their_admins(portal: Portal) -> None:
     links = ['href="/services/jobs/teams"' in (await portal.read(user)).body for user in ("alice", "vera")]
     assert links == [False, True]
     portal.hub.servers = None
-    assert "The Hub does not say who they are." in (await portal.read("vera", "teams")).text
+    assert "Members not known: the Hub does not answer" in (await portal.read("vera", "teams")).text
 
 
 async def test_rest_and_pages_have_the_same_sentence_of_an_end(portal: Portal) -> None:

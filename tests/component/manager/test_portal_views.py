@@ -141,8 +141,8 @@ STARTS = replace(READY, ready=False, pending="spawn")
 LOGIN = "It can start now: log in to the Hub again."
 DUE = JobRecord(job(JobState.STARTING), awaiting_start=True)
 STATES: dict[str, tuple[JobRecord | None, HubServer, ServerState, str]] = {
-    "its turn has come": (DUE, STOPPED, ServerState.WAITING, "Starting: its resources are reserved."),
-    "it waits for a login": (JobRecord(job(JobState.LOGIN_REQUIRED)), STOPPED, ServerState.WAITING, LOGIN),
+    "its turn has come": (DUE, STOPPED, ServerState.QUEUED, "Starting: its resources are reserved."),
+    "it waits for a login": (JobRecord(job(JobState.LOGIN_REQUIRED)), STOPPED, ServerState.QUEUED, LOGIN),
     "it is being started": (JobRecord(job(JobState.STARTING)), STARTS, ServerState.STARTING, "Starting."),
     "it does not answer yet": (
         JobRecord(job()),
@@ -205,7 +205,7 @@ def test_blocked_user_reads_so_instead_of_a_position(state: JobState) -> None:
     waits = JobRecord(job(state))
     look = QueueStatus(waits.job, state.value, 3, 5, "Vera can approve it.", ())
     found = row(waits, looks={"train": look}, servers={"train": STOPPED}, blocked=True)
-    assert (found.state, found.position, found.can_stop) == (ServerState.WAITING, 0, True)
+    assert (found.state, found.position, found.can_stop) == (ServerState.QUEUED, 0, True)
     assert found.sentence == "You can not start jobs here; ask an administrator why."
     assert row(running(), blocked=True).sentence == ""
 
@@ -260,7 +260,10 @@ def test_quota_share_of_a_team() -> None:
     (found,) = quota_shares(world(*jobs), (VISION,))
     assert (found.title, found.kind, found.quota) == ("Vision", "A100", 4000)
     assert found.sentence == "3 of 4 GPUs used, 1 free, 1 borrowed"
-    assert found.bars == (60.0, 20.0, 20.0)
+    assert found.bars == (60.0, 0.0, 20.0, 20.0)
+    (found,) = quota_shares(world(job(), job(JobState.QUEUED, id="j-4", gpus=1000, nodes=("n1",))), (VISION,))
+    assert found.sentence == "2 of 4 GPUs used, 1 reserved for queued jobs, 1 free"
+    assert found.bars == (50.0, 25.0, 0.0, 25.0)
     assert quota_shares(world(teams=TeamsConfig((Team("vision"),))), (Team("vision"),)) == (), "neither quota nor use"
     adapters = Team("vision", extended_quota=(("rdma/hca", 4),))
     (found,) = quota_shares(world(teams=TeamsConfig((adapters,))), (adapters,))
@@ -270,15 +273,15 @@ def test_quota_share_of_a_team() -> None:
 @pytest.mark.parametrize(
     ("quota", "guaranteed", "borrowed", "sentence", "bars"),
     [
-        (4000, 0, 0, "0 of 4 GPUs used, 4 free", (0.0, 0.0, 100.0)),
-        (2000, 4000, 0, "4 of 2 GPUs used, 2 more than the quota", (100.0, 0.0, 0.0)),
-        (0, 0, 2000, "0 of 0 GPUs used, 0 free, 2 borrowed", (0.0, 100.0, 0.0)),
-        (None, 1000, 0, "1 GPU used; no quota is set", (100.0, 0.0, 0.0)),
+        (4000, 0, 0, "0 of 4 GPUs used, 4 free", (0.0, 0.0, 0.0, 100.0)),
+        (2000, 4000, 0, "4 of 2 GPUs used, 2 more than the quota", (100.0, 0.0, 0.0, 0.0)),
+        (0, 0, 2000, "0 of 0 GPUs used, 0 free, 2 borrowed", (0.0, 0.0, 100.0, 0.0)),
+        (None, 1000, 0, "1 GPU used; no quota is set", (100.0, 0.0, 0.0, 0.0)),
     ],
     ids=["nothing is used", "the quota was lowered", "no quota of this type", "nobody has a quota"],
 )
 def test_bars_match_the_sentence(
-    quota: int | None, guaranteed: int, borrowed: int, sentence: str, bars: tuple[float, float, float]
+    quota: int | None, guaranteed: int, borrowed: int, sentence: str, bars: tuple[float, float, float, float]
 ) -> None:
     found = QuotaShare("vision", "Vision", "a100", "A100", quota, guaranteed, borrowed)
     assert (found.sentence, found.bars) == (sentence, bars)

@@ -154,7 +154,7 @@ def test_hub_pages_of_a_waiting_job_say_so_to_its_owner(hub: QuotaHub, full: str
     bookmarks = ("/user/marks/lab", "/hub/spawn-pending/marks")
     with Plain(hub, "marks") as owner, Plain(hub, "admin", ADMIN) as admin, Plain(hub, "guest") as guest:
         for person, path in ((person, path) for person in (owner, admin) for path in bookmarks):
-            text = until_read(person, path, "The job waits")
+            text = until_read(person, path, "The job is queued")
             assert "Number 1 in the queue; it starts automatically. Team Everybody uses 8 of its 8 GPUs" in text
             assert 'data-waits href="/services/jobs/wait/marks/"' in text
         told = guest.visit(bookmarks[0]).text
@@ -167,7 +167,7 @@ def test_hub_pages_of_a_waiting_job_say_so_to_its_owner(hub: QuotaHub, full: str
                 assert page.elapsed.total_seconds() < 10
         finally:
             hub.start_manager()
-        until_read(owner, bookmarks[0], "The job waits")  # the new Manager decides
+        until_read(owner, bookmarks[0], "The job is queued")  # the new Manager decides
         owner.press(owner.place("marks"), r"/cancel$")
         assert "The job is not running" in owner.visit(bookmarks[0]).text
 

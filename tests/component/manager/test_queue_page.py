@@ -26,7 +26,7 @@ async def test_page_leads_to_the_hub_only_where_it_starts_the_job(
     assert page.status == status
     if status == 200:
         assert "is being started" in page.text
-        assert "It goes on, or waits at its old place again, by itself" in page.text
+        assert "The job continues by itself, or returns to its place in the queue." in page.text
         assert "Cancel the request" in page.text
 
 

@@ -166,7 +166,7 @@ def request_both(page: Page, hub: SpecialHub, user: str) -> None:
     page.check("#template-scratch", force=True)
     page.locator(".job-panel:not([hidden]) [data-option=gpus]").fill("3")
     page.get_by_role("button", name="Start", exact=True).click()
-    expect(page.get_by_role("heading", name="waits for an approval")).to_be_visible()
+    expect(page.get_by_role("heading", name="needs approval")).to_be_visible()
     main = page.locator("main")
     expect(main).to_contain_text("vera or victor can approve it for team Everybody.")
     expect(main).to_contain_text("It needs special permissions (host paths)")

@@ -197,3 +197,15 @@ async def test_a_manager_without_settings_is_asked_once_and_refuses(
             )
     assert asked == ["GET", "PUT"]
     assert "it has no cluster_file, teams_file and templates_dir" in caplog.text
+
+
+async def test_a_refusal_of_the_manager_says_why() -> None:
+    """Only a Manager that is away is said to be."""
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({"detail": "A job has at most 64 pods."}, status=422)
+
+    async with answering(answer) as url:
+        link = ManagerLink(url, "token", log)
+        with pytest.raises(errors.StartRefused, match="refused this start: A job has at most 64 pods\\. Ask"):
+            await link.admission("j-1", {}, lambda said, reason: errors.StartRefused(*said, reason=reason))

@@ -126,6 +126,12 @@ class TestJob:
         assert pod(alice, shell)["spec"]["nodeName"] == "gpu-3"
         assert len(seen.strip().split(",")) == 2
 
+    def test_a_second_start_of_it_leads_to_it(self, alice: Person, shell: str) -> None:
+        answer = alice.post(f"/hub/spawn/alice/{shell}", template="ssh")
+
+        assert (answer.status_code, "shell is already running" in page(answer)) == (400, True)
+        assert 'href="/hub/spawn-pending/alice/shell">Open</a>' in page(answer)
+
     def test_its_pod_owns_secret_and_service(self, hub: Hub, alice: Person, shell: str) -> None:
         manifest = pod(alice, shell)
         children = {

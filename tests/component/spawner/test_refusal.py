@@ -86,3 +86,12 @@ async def test_a_hub_that_counts_refusals_starts_nothing_and_does_not_count_that
 def test_a_hub_that_does_not_count_them_keeps_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(errors, "COUNTS_REFUSALS", False)
     assert make_spawner(monkeypatch, config={"consecutive_failure_limit": 5}).consecutive_failure_limit == 5
+
+
+def test_a_failed_start_links_its_log_on_pages_only() -> None:
+    refused = StartRefused("Its server failed.", reason="job-failed")
+    refused.link_log("/services/jobs/jobs/j-1/log?a&b")
+    assert refused.jupyterhub_html_message == (
+        'Its server failed. <a data-log href="/services/jobs/jobs/j-1/log?a&amp;b">Log</a>'
+    )
+    assert str(refused.jupyterhub_message) == "Its server failed."

@@ -92,9 +92,9 @@ def test_missing_estimate_is_empty() -> None:
 @pytest.mark.parametrize(
     ("some", "others", "said"),
     [
-        pytest.param(False, 0, "Nothing waits.", id="an empty queue"),
-        pytest.param(False, 1, "Nothing of yours waits; 1 job of others waits.", id="only jobs of others"),
-        pytest.param(True, 4, "Beside these 4 jobs of others wait.", id="both"),
+        pytest.param(False, 0, "The queue is empty.", id="an empty queue"),
+        pytest.param(False, 1, "None of your jobs is queued; 1 job of others is queued.", id="only jobs of others"),
+        pytest.param(True, 4, "Besides these, 4 jobs of others are queued.", id="both"),
     ],
 )
 def test_queue_counts_the_jobs_of_others(some: bool, others: int, said: str) -> None:

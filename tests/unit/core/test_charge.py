@@ -134,7 +134,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
         "at most 1 for 2 × a100-1g",
     ),
     "more CPU than belongs to the GPUs": (pod(box({NVIDIA: 2, "cpu": "8001m"})), TOO_SMALL, "at most 8 for 2 × a100"),
-    "more memory than belongs to the GPUs": (pod(box({NVIDIA: 1, "memory": "17Gi"})), TOO_SMALL, "at most 16Gi"),
+    "more memory than belongs to the GPUs": (pod(box({NVIDIA: 1, "memory": "17Gi"})), TOO_SMALL, "at most 16 GiB"),
     "a limit beyond it counts, too": (pod(box({NVIDIA: 1, "cpu": 5}, {"cpu": 1})), TOO_SMALL, "CPUs must be at most 4"),
     "a first container may not have more": (
         pod(ONE, init=(box({"cpu": 64}),)),
@@ -144,7 +144,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
     "nor may the pod as a whole": (
         pod(box(), resources={"limits": {"cpu": 1, "memory": "1Gi"}, "requests": {"memory": "400Gi"}}),
         TOO_SMALL,
-        "Memory must be at most 8Gi for a job without GPUs; the pod asks for 400Gi",
+        "Memory must be at most 8 GiB for a job without GPUs; the pod asks for 400 GiB",
     ),
 }
 

@@ -64,14 +64,17 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a GPU type that is not there": ({"gpu_type": "h100"}, "GPU type must be one of a100, mi300; you chose “h100”."),
     "an unknown option": ({"gpuz": 1}, "“Notebook” has no option “gpuz” (did you mean gpus?)."),
     "too much CPU for the GPUs": ({"gpus": 2, "cpu": "9"}, "CPUs must be between 100m and 8 for 2 × a100; you asked"),
-    "too much memory": ({"memory": "17Gi"}, "Memory must be between 64Mi and 16Gi for 1 × a100; you asked for 17Gi."),
+    "too much memory": (
+        {"memory": "17Gi"},
+        "Memory must be between 64 MiB and 16 GiB for 1 × a100; you asked for 17 GiB.",
+    ),
     "a number, in bytes": (
         {"memory": 21474836480.0},
-        "Memory must be between 64Mi and 16Gi for 1 × a100; you asked for 21474836480.0.",
+        "Memory must be between 64 MiB and 16 GiB for 1 × a100; you asked for 20 GiB.",
     ),
     "too little, with an exponent": (
         {"cpu": "1e-3"},
-        "CPUs must be between 100m and 4 for 1 × a100; you asked for 1e-3.",
+        "CPUs must be between 100m and 4 for 1 × a100; you asked for 1m.",
     ),
     "too large a number": ({"rate": "1234567.5"}, "Learning rate must be between 0 and 1; you gave 1234567.5."),
     "too large a number, as it was typed": ({"rate": "1e7"}, "Learning rate must be between 0 and 1; you gave 1e7."),

@@ -341,20 +341,20 @@ SENTENCES: dict[str, Case] = {
     "which nodes are closed to a job without GPUs": Case(
         world(node("n1", kind=None, cordoned=True)),
         wants("j", "default", 0),
-        "No node that this job could use takes jobs now; this job needs 1 CPU and 1Gi of memory. A node is closed for "
-        "maintenance.",
+        "No node that this job could use takes jobs now; this job needs 1 CPU and 1 GiB of memory. A node is closed "
+        "for maintenance.",
     ),
     "how much CPU and memory is free for a job without GPUs": Case(
         world(N1, runs("r", "default", 0, "n1", cpu=30_000)),
         wants("j", "default", 0, cpu=8_000),
-        "Free on the one node that this job could use, beside what comes with GPUs: 2 CPUs and 383Gi of memory; "
-        "this job needs 8 CPUs and 1Gi of memory.",
+        "Free on the one node that this job could use, beside what comes with GPUs: 2 CPUs and 383 GiB of memory; "
+        "this job needs 8 CPUs and 1 GiB of memory.",
     ),
     "how much CPU and memory is free for it on the best of several nodes": Case(
         world(N1, N2, runs("r", "default", 0, "n1", cpu=31_500), runs("s", "default", 0, "n2", cpu=28_000)),
         wants("j", "default", 0, cpu=8_000),
-        "Free on the best of 2 nodes that this job could use, beside what comes with GPUs: 4 CPUs and 383Gi of memory; "
-        "this job needs 8 CPUs and 1Gi of memory.",
+        "Free on the best of 2 nodes that this job could use, beside what comes with GPUs: 4 CPUs and 383 GiB of "
+        "memory; this job needs 8 CPUs and 1 GiB of memory.",
     ),
     "that no node has the type": Case(
         world(team("a", {"v100": 4}), N1),
@@ -421,17 +421,17 @@ SENTENCES: dict[str, Case] = {
     "how much memory a node has, in words that are no more than it has": Case(
         world(team("a", 8), node("n1", memory_bytes=64 * GIB - 1)),
         asks(charge=ask(1, memory=64 * GIB)),
-        "No node that this job could use has more than 63Gi of memory; you asked for 64Gi.",
+        "No node that this job could use has more than 63 GiB of memory; you asked for 64 GiB.",
     ),
     "how much of both a node with so many GPUs has": Case(
         world(*ONE, node("large", 2, cpu_milli=128_000, memory_bytes=1024 * GIB)),
         asks(4, charge=ask(4, cpu=65_000, memory=600 * GIB)),
-        "No node that this job could use has more than 64 CPUs and 512Gi of memory; you asked for 65 and 600Gi.",
+        "No node that this job could use has more than 64 CPUs and 512 GiB of memory; you asked for 65 and 600 GiB.",
     ),
     "what a node with so much CPU has where another one has the memory": Case(
         world(team("a", 8), node("n1", memory_bytes=100 * 2**20), node("n2", cpu_milli=4000)),
         asks(cpu=32_000),
-        "No node that this job could use with 32 CPUs has more than 100Mi of memory; you asked for 1Gi.",
+        "No node that this job could use with 32 CPUs has more than 100 MiB of memory; you asked for 1 GiB.",
     ),
     "what is left beside the GPUs for a job without": Case(
         world(N1),

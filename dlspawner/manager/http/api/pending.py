@@ -18,7 +18,7 @@ from dlspawner.manager.http.api.models.responses import AlternativeModel, Pendin
 from dlspawner.manager.http.handlers import NOT_LEADER, NOT_YET, ApiHandler, HttpProblem
 from dlspawner.manager.model.access import AccessRight
 
-NOTHING_WAITS = "Nothing waits for this server."
+NOTHING_WAITS = "No job is queued for this server."
 
 
 class PendingJobHandler(ApiHandler):

@@ -174,6 +174,7 @@ class QuotaShare:
     guaranteed: int
     borrowed: int
     noun: str = "GPU"
+    reserved: int = 0  # of the guaranteed ones, for queued jobs
 
     @property
     def free(self) -> int:
@@ -183,18 +184,21 @@ class QuotaShare:
     @property
     def sentence(self) -> str:
         lent = f", {shown(self.borrowed)} borrowed" if self.borrowed else ""
+        used = self.guaranteed - self.reserved
+        kept = f", {shown(self.reserved)} reserved for queued jobs" if self.reserved else ""
         if self.quota is None:
-            return f"{counted(self.guaranteed)} used{lent}; no quota is set"
+            return f"{counted(used)} used{kept}{lent}; no quota is set"
         over = self.guaranteed - self.quota
         rest = f"{shown(over)} more than the quota" if over > 0 else f"{shown(self.free)} free"
         whole = counted(self.quota, self.noun) if self.noun else shown(self.quota)
-        return f"{shown(self.guaranteed)} of {whole} used, {rest}{lent}"
+        return f"{shown(used)} of {whole} used{kept}, {rest}{lent}"
 
     @property
-    def bars(self) -> tuple[float, float, float]:
-        """Guaranteed, borrowed and free, in percent of the whole bar."""
+    def bars(self) -> tuple[float, float, float, float]:
+        """Used, reserved, borrowed and free, in percent of the whole bar."""
         whole = max(1, self.guaranteed + self.borrowed + self.free)
-        return tuple(round(100 * part / whole, 2) for part in (self.guaranteed, self.borrowed, self.free))  # type: ignore[return-value]
+        parts = (self.guaranteed - self.reserved, self.reserved, self.borrowed, self.free)
+        return tuple(round(100 * part / whole, 2) for part in parts)  # type: ignore[return-value]
 
 
 def quota_shares(world: ClusterState, teams: Iterable[Team]) -> tuple[QuotaShare, ...]:
@@ -207,7 +211,8 @@ def quota_shares(world: ClusterState, teams: Iterable[Team]) -> tuple[QuotaShare
             held, lent = world.guaranteed(team.name, kind.name), world.borrowed(team.name, kind.name)
             quota = team.entitled(kind.name) if has_quota else None
             if quota or held or lent:
-                found.append(QuotaShare(team.name, title, kind.name, kind.title or kind.name, quota, held, lent))
+                kept, shown_kind = world.reserved(team.name, kind.name), kind.title or kind.name
+                found.append(QuotaShare(team.name, title, kind.name, shown_kind, quota, held, lent, reserved=kept))
         for name, amount in team.extended_quota:
             kind_title, held = world.cluster.resource_title(name), world.extended(team.name, name)
             found.append(QuotaShare(team.name, title, name, kind_title, amount * GPU, held, 0, noun=""))

@@ -5,6 +5,7 @@ A chart is drawn by the browser from the table beside it (`chart.html`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -88,7 +89,7 @@ class HistoryPage(PortalPage):
         try:
             question = read_query(self)
         except HttpProblem as wrong:
-            usual, problem = gpu_hours_query(GroupBy.TEAM, None, None, self.manager.now()), wrong.detail
+            usual, problem = gpu_hours_query(GroupBy.TEAM, None, None, self.manager.now()), _of_the_form(wrong.detail)
             assert isinstance(usual, GpuHoursQuery)  # noqa: S101 - the usual days can be asked
             question = usual
         viewer = self.viewer(AccessRight.SEE)
@@ -237,6 +238,12 @@ def _load(
 
 def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _of_the_form(problem: str) -> str:
+    """The sentence with the fields of the form in place of the query's parameters."""
+    titles = {"since": "“From”", "until": "“To”", "by": "“By”"}
+    return re.sub(r"'(since|until|by)'|\b(since|until)\b", lambda one: titles[one[1] or one[2]], problem)
 
 
 HISTORY_TEMPLATES = ("history.html", "cluster_history.html")

@@ -351,7 +351,7 @@ class ServerState(Enum):
 
     RUNNING = "running"
     STARTING = "starting"
-    WAITING = "waiting"
+    QUEUED = "queued"
     STOPPING = "stopping"
     STOPPED = "stopped"
 
@@ -499,7 +499,7 @@ def _row(facts: RowContext, name: str, server: HubServer | None) -> ServerRow:
 
 def _live(facts: RowContext, record: JobRecord, server: HubServer | None) -> ServerRow:
     job, pod = record.job, facts.pods.get(record.pod_uid or "")
-    state = ServerState.WAITING if record.is_pending else _BY_STATE.get(job.state, ServerState.WAITING)
+    state = ServerState.QUEUED if record.is_pending else _BY_STATE.get(job.state, ServerState.QUEUED)
     look = facts.looks.get(job.server)
     runs = state is ServerState.RUNNING
     is_late = runs and server is not None and server.pending == "spawn"
@@ -515,7 +515,7 @@ def _live(facts: RowContext, record: JobRecord, server: HubServer | None) -> Ser
         template=job.template,
         team=job.team,
         summary=_summary(facts, job),
-        sentence=BLOCKED if facts.blocked and state is ServerState.WAITING else says,
+        sentence=BLOCKED if facts.blocked and state is ServerState.QUEUED else says,
         job=job.id,
         since=job.started if runs else None if state is ServerState.STOPPING else job.submitted,
         position=look.position if look and look.state == "queued" and not facts.blocked else 0,

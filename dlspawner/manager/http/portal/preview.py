@@ -57,11 +57,15 @@ class PreviewPage(PortalPage):
         else:
             job, answer = desk.preview(asked)
         decision = "approval" if answer.reason == "approval" else answer.decision
+        estimator = self.leader().estimator
+        estimate = await estimator.preview(job) if job and estimator and decision == "wait" else None
         self.show(
             "preview.html",
             decision=decision,
             request=_request(job, desk.store.cluster_state.teams.titles) if job else "",
             sentences=answer.sentences,
+            estimate=estimate,
+            now=desk.store.now(),
         )
 
 

@@ -549,7 +549,7 @@ def _choice(option: Option, value: Value) -> str:
 
 
 def _quantity(option: Option, value: Value) -> str:
-    text = _as_given(value)
+    text = re.sub(r" *([KMGTPE]i)B", r"\1", _as_given(value))  # "8 GiB", as sentences write it
     number = None if isinstance(value, bool) else units.parse_quantity(text)
     if number is None:
         raise WrongValueError(f"must be an amount such as 4, 500m or 16Gi; you gave {show(value)}.")

@@ -221,7 +221,7 @@ def test_where_the_hub_wants_a_fresh_login_the_job_waits_for_it_and_holds_nothin
         stop(hub, full)
         wait_for(lambda: hub.jobs() == {"weary": "login-required"}, "the Hub has refused to start it", 60)
         page = person.place("weary")
-        assert "waits for you to log in" in page.text
+        assert "needs you to log in" in page.text
         assert "/hub/login?next=/services/jobs/wait/weary/" in requests.utils.unquote(page.text)
         assert hub.start_server("next", gpus=GPUS).status_code in {201, 202}, "what it waits for is free for others"
         wait_for(lambda: hub.ready() == ["next/"], "the next one runs", 60)

@@ -44,6 +44,7 @@ def test_pods_reach_each_other_compute_together_and_end_together(stack: Stack, t
 
     hosts = client.run("many", "cut -d' ' -f1 $DLSPAWNER_HOSTFILE").stdout.split()
     assert hosts == ["chief", "worker-0", "worker-1"]
+    wait_for(lambda: client.run("many", "getent hosts worker-0 worker-1").returncode == 0, "the others are there", 60)
     each = client.run("many", "for one in chief worker-0 worker-1; do ssh $one hostname; done")
     assert each.stdout.split() == hosts, each.stderr
     outside = client.run("many", "ssh -p 2222 worker-1 hostname")  # the port that the Service leads to

@@ -177,8 +177,9 @@ def test_preempted_job_waits_again_with_its_first_submit_time(hub: QuotaHub, clu
     wait_for(lambda: hub.ready() == ["dan/"], "it runs again", 60)
 
 
+@pytest.mark.last
 def test_jobs_that_wait_in_one_engine_are_taken_to_another(hub: QuotaHub, cluster: Cluster) -> None:
-    """The last test of its Hub: the cluster has no API of the other engine."""
+    """The cluster has no API of the other engine."""
     hub.refusal("cid", hub.start_server("cid", gpus=1))
     cluster.waiting("cid")
     before = hub.rows("SELECT job, submitted FROM jobs WHERE user_name = 'cid' AND state <> 'ended'")

@@ -139,8 +139,9 @@ def test_objects_of_jobs_that_have_ended_go(hub: GangHub) -> None:
     wait_for(lambda: job not in groups(), "its group goes", 60)
 
 
+@pytest.mark.last
 def test_jobs_that_waited_for_an_engine_start_without_it_when_it_is_uninstalled(hub: GangHub) -> None:
-    """The last test of its Hub: the engine does not come back."""
+    """The engine does not come back."""
     hub.launch("four", template="several", workers=3, gpus=1)
     wait_for(lambda: hub.ready() == ["four/"], "it runs", 120)
     hub.launch("three", template="several", workers=2, gpus=1)

@@ -232,8 +232,9 @@ def test_no_job_is_lost_without_kueue_and_no_quota_without_the_manager(hub: Kueu
     hub.check_logs()
 
 
+@pytest.mark.last
 def test_jobs_that_waited_in_kueue_start_without_it_when_it_is_uninstalled(hub: KueueHub) -> None:
-    """The last test of its Hub: Kueue does not come back."""
+    """Kueue does not come back."""
     hub.add_users(["goes", "stays"])
     hub.start_server("goes", gpus=1)
     wait_for(lambda: hub.ready() == ["goes/"], "a job runs")

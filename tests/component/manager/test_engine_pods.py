@@ -190,3 +190,4 @@ def test_jobs_that_wait_in_one_engine_are_taken_to_another(hub: QuotaHub, cluste
     wait_for(lambda: "Volcano does not take this job now." in waits(hub, "cid").get("why", ""), "Volcano is asked")
     assert hub.rows("SELECT job, submitted FROM jobs WHERE user_name = 'cid' AND state <> 'ended'") == before
     assert [uid(one) for one in cluster.pods("dan")] == [uid(one) for one in runs]
+    assert ask(hub, "DELETE", "cid").status_code == 204

@@ -1,8 +1,8 @@
 """``dlspawner doctor``: what of an installation on Kubernetes does not fit, each with its cause and remedy.
 
 It reads the cluster once, with the account of an administrator, into an `Installation`; the checks in `CHECKS` are
-functions of that value alone. It changes nothing: its questions about rights are SubjectAccessReviews, which are kept
-nowhere, and the range of NodePorts is told by a Service that is refused. What it may not read is a problem itself,
+functions of that value alone. It changes nothing: questions about rights are SubjectAccessReviews, which are not
+stored, and the range of NodePorts is read from the refusal of a Service. What may not be read is a problem itself,
 never a check that passes; an address that nothing answers at has a check of its own.
 
 The Hub is asked what the tokens of the Manager and the gateway may do, by https, or on this machine: tokens go nowhere

@@ -246,7 +246,7 @@ class ManagerClient:
         return answer.read(lambda found: None if found["seconds"] is None else float(found["seconds"]))
 
     async def free_gpus(self) -> Mapping[str, tuple[float, float]]:
-        """How many GPUs of each type are free, and how many of them on one node."""
+        """The free GPUs of each type, and the most of them on one node."""
         answer = await self._call("GET", "/api/internal/free-gpus", seconds=PAGE_SECONDS)
         return answer.read(
             lambda found: {str(one["gpu_type"]): (float(one["free"]), float(one["most"])) for one in found["gpu_types"]}

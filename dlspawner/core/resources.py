@@ -244,7 +244,7 @@ def _check_name(name: str, cluster: ClusterConfig) -> None:
 
 
 def _check_parts(pod: _Pod, found: GpuType | None, cluster: ClusterConfig) -> None:
-    """What says how large a part of a GPU is must say what the type says: a larger one would cost as little."""
+    """Raises _Wrong for a part of a GPU of another size than the type's: a larger one would cost as little."""
     names = sorted({name for kind in cluster.gpu_types for name, _ in kind.beside})
     for container in pod.containers if names else ():
         said = dict(found.beside) if found and container.get(found.resource) else {}

@@ -11,19 +11,15 @@ API server. Pods are run by ``kwok``, so nothing is measured but Hub, spawner an
 
 from __future__ import annotations
 
-import contextlib
 import os
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.bench.figures import ROOT, Figure, publish
-from tests.bench.kwok import running
+from tests.bench.figures import Figure, publish
+from tests.bench.kwok import kubelet, running
 from tests.bench.pair import SPAWNERS, Bench, hub
 from tests.bench.spawn import PEER, compared, one_at_a_time
 from tests.contract.client import Client
@@ -81,20 +77,6 @@ def _count(bench: Bench, which: str, namespace: str) -> dict[str, float]:
         time.sleep(max(0.0, 2.0 * COUNTED - (time.monotonic() - began)))
         asked, sent = len(api.requests) - asked, api.sent("list", "watch") - sent
     return {"API requests a spawn": asked / COUNTED, "KiB of lists and watches a spawn": sent / COUNTED / 1024}
-
-
-@contextlib.contextmanager
-def kwok(bench: Bench, node: str) -> Iterator[None]:
-    """Pods run on this node, and answer."""
-    command = [sys.executable, "-m", "tests.bench.kwok", node, str(bench.pod_port)]
-    env = {**os.environ, "KUBECONFIG": str(bench.cluster.kubeconfig)}
-    with subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline().strip() == "follows"
-            yield
-        finally:
-            process.terminate()
 
 
 def other_pod(name: str, node: str) -> dict[str, Any]:
@@ -185,7 +167,7 @@ def measure(cluster: Client, folder: Path) -> list[Figure]:
     with made_node(cluster) as node, ThreadPoolExecutor(1) as threads:
         heart = threads.submit(renew_lease, cluster, node, stop)
         try:
-            with kwok(bench, node):
+            with kubelet(bench.cluster.kubeconfig, node, bench.pod_port):
                 figures = [*spawns(bench), *counted(bench, node), *crowded(bench, node)]
         finally:
             stop.set()

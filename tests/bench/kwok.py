@@ -11,12 +11,17 @@ import asyncio
 import contextlib
 import json
 import os
+import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from aiohttp import ClientError, ClientTimeout
 from kubernetes_asyncio import client, config
+
+from tests.bench.figures import ROOT
 
 SCHEDULER = "kwok"
 START_SECONDS = 0.1
@@ -117,6 +122,20 @@ async def main(node: str, port: int, address: str = "127.0.0.1") -> None:
     async with client.ApiClient() as session, await asyncio.start_server(respond, address, port, backlog=512):
         print("follows", flush=True)
         await Kubelet(client.CoreV1Api(session), node, address).follow()
+
+
+@contextlib.contextmanager
+def kubelet(kubeconfig: Path, node: str, port: int, address: str = "127.0.0.1") -> Iterator[None]:
+    """This module as a process: pods run, on this node if they prefer none, and answer at this address."""
+    command = [sys.executable, "-m", "tests.bench.kwok", node, str(port), address]
+    env = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+    with subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().strip() == "follows"
+            yield
+        finally:
+            process.terminate()
 
 
 if __name__ == "__main__":

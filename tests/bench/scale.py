@@ -10,11 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import random
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -28,6 +25,7 @@ import requests
 from dlspawner.manager.db import gpu_hours
 from dlspawner.manager.db.store import Database
 from tests.bench.figures import ROOT, Figure, publish
+from tests.bench.kwok import kubelet
 from tests.bench.spawn import Hub, one_at_a_time, templates, tiny
 from tests.component.manager.history import Past, write_past
 from tests.contract.client import Client, node
@@ -129,19 +127,6 @@ def nodes(cluster: Client) -> Iterator[None]:
             renewing.result(60)
 
 
-@contextlib.contextmanager
-def kubelet(kubeconfig: Path) -> Iterator[None]:
-    command = [sys.executable, "-m", "tests.bench.kwok", "kwok-000", "8888", ADDRESS]
-    env = {**os.environ, "KUBECONFIG": str(kubeconfig)}
-    with subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline().strip() == "follows"
-            yield
-        finally:
-            process.terminate()
-
-
 def fill(hub: Hub, users: list[str]) -> None:
     """Register everybody and start a server of each of the first ones."""
     for first in range(0, len(users), 100):
@@ -190,7 +175,7 @@ def measure(folder: Path) -> list[Figure]:
         stack.callback(server.stop)
         api = stack.enter_context(faults.before(cluster.kubeconfig, folder / "counted"))
         stack.enter_context(nodes(cluster))
-        stack.enter_context(kubelet(cluster.kubeconfig))
+        stack.enter_context(kubelet(cluster.kubeconfig, "kwok-000", 8888, ADDRESS))
         more = (f"--templates={job_templates(folder)}", f"--config={configuration(folder)}")
         product = Launched(folder / "state", more=(*more, f"--kubeconfig={folder / 'counted'}"))
         product.start()

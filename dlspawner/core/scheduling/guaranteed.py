@@ -204,8 +204,8 @@ class NodeSearch:
         return self._conclude(place_best(self.pods, rooms, space, rank), stop, self._share_left)
 
     def _distinct(self, shut: Collection[str], own: Stops | None) -> dict[str, int]:
-        """What is left of the share on its open nodes, by name, without nodes that no pod would take: those with too
-        little left, and of equal empty ones the last names.
+        """Returns the rest of the share on its open nodes, by name, without nodes that no pod would take: those with
+        too little left, and of equal empty ones the last names.
         """
         found: dict[str, int] = {}
         equal: dict[tuple[object, int], list[str]] = {}

@@ -5,8 +5,8 @@ processes shows the database's URL, and ends when that input is closed: with the
 Manager that is killed. It writes how far it is, a line for each setting, and then the result. State and result are a
 row of the database (`db.advice`); a run without its Manager has no result, and is to be asked for again.
 
-Refused: a thread, which would take turns with the event loop; and a run that goes on by itself after a restart, which
-would restart for ever where it is too large for the machine.
+Refused: a thread, because it would compete with the event loop; and resuming a run after a restart, because a run that
+is too large for the machine would never end.
 """
 
 from __future__ import annotations

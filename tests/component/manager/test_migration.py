@@ -16,43 +16,29 @@ import pytest
 from dlspawner.spawner.kube.pods import variable
 from tests.component.manager import quota
 from tests.component.manager.quota import QuotaHub
+from tests.component.spawner.test_plain_hub import PLAIN
 from tests.e2e.people import wait_for
 from tests.harness.spawner_hub import ROOT, Person, answers
 
 GUIDE = (ROOT / "hub_config" / "MIGRATION.md").read_text()
-# A Hub as an administrator had it, on the embedded cluster: pods of one machine have an address each.
-STOCK = """
-c.JupyterHub.bind_url = "{hub.url}"
-c.JupyterHub.hub_bind_url = "http://127.0.0.1:{hub.hub_port}"
-c.JupyterHub.db_url = "sqlite:///{hub.state}/hub.sqlite"
-c.JupyterHub.cookie_secret_file = "{hub.state}/cookie_secret"
-c.ConfigurableHTTPProxy.should_start = False
-c.ConfigurableHTTPProxy.api_url = "http://127.0.0.1:{hub.api_port}"
-c.JupyterHub.authenticator_class = "shared-password"
-c.SharedPasswordAuthenticator.user_password = "{hub.password}"
-c.Authenticator.allow_all = True
-c.JupyterHub.allow_named_servers = True
+# A Hub as an administrator had it, on the embedded cluster.
+STOCK = (
+    PLAIN
+    + """
 c.JupyterHub.cleanup_servers = False
 c.JupyterHub.services, c.JupyterHub.load_roles = [], []
 c.JupyterHub.spawner_class = "kubespawner.KubeSpawner"
 c.KubeSpawner.namespace = "{hub.namespace}"
-c.KubeSpawner.ip = "$(POD_IP)"
 c.KubeSpawner.environment = {{"POD_IP": {{"valueFrom": {{"fieldRef": {{"fieldPath": "status.podIP"}}}}}}}}
-c.KubeSpawner.uid, c.KubeSpawner.fs_gid = 1000, 100
 c.KubeSpawner.cmd = ["python3", "-S", "-c", {responder!r}]
 c.KubeSpawner.args = []
-c.KubeSpawner.storage_pvc_ensure = True
-c.KubeSpawner.storage_capacity = "1Gi"
-c.KubeSpawner.pvc_name_template = "claim-{{username}}"
-volume = {{"name": "volume-{{username}}", "persistentVolumeClaim": {{"claimName": "{{pvc_name}}"}}}}
-c.KubeSpawner.volumes = {{"home": volume}}
-c.KubeSpawner.volume_mounts = {{"home": {{"name": volume["name"], "mountPath": "/home/jovyan"}}}}
 large = {{"environment": {{"SIZE": "large"}}}}
 c.KubeSpawner.profile_list = [
     {{"display_name": "Small", "slug": "small", "default": True}},
     {{"display_name": "Large", "slug": "large", "kubespawner_override": large}},
 ]
 """
+)
 
 
 def lines(title: str, language: str = "python") -> str:

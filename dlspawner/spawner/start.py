@@ -373,7 +373,7 @@ class StartingSpawner(KubeSpawner):
         self._left_in_cluster = False
         STARTING.set(True)
         request = request_log.accept(self.handler.request.headers.get(request_log.HEADER) if self.handler else None)
-        self.log.info("user=%s server=%s request=%s starts", self.user.name, self.name, request)
+        self.log.info("pod=%s starts: request=%s", self.pod_key, request)
         self._began = asyncio.get_running_loop().time()
         self._check_configuration()
         # Hooks, the Manager's answers and KubeSpawner's own waits: each may be in time, and all together late.

@@ -74,6 +74,9 @@ _PROGRAM = re.compile(
 )
 
 
+_CLOCKS_DIFFER = timedelta(seconds=1)  # those of a node and of the API server, by so much at most
+
+
 @dataclass(frozen=True, slots=True)
 class Alive:
     """Running, or on its way."""
@@ -302,12 +305,17 @@ def _deletion(pod: PodDict, container: str) -> str:
 
 
 def ended_before_deletion(pod: PodDict) -> bool:
-    """True if the program ended before its pod's deletion was requested; in the same second the deletion counts."""
+    """True if the program ended before its pod's deletion was requested; within a second the deletion counts.
+
+    The node's clock says when the program ended and the API server's when the deletion was requested, both in whole
+    seconds.
+    """
     metadata, finished = pod["metadata"], moment_of(program_end(pod)[1].get("finishedAt"))
     deleted = moment_of(metadata.get("deletionTimestamp"))
     if finished is None or deleted is None:
         return finished is not None
-    return finished < deleted - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
+    requested = deleted - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
+    return finished < requested - _CLOCKS_DIFFER
 
 
 def _disruption(status: PodDict) -> str:

@@ -35,7 +35,8 @@ FAILED_3 = EventReason.FAILED, f"Its command failed with exit code 3 {AGAIN}"
 SIGNAL_11 = EventReason.FAILED, "Its server was ended by signal 11 (SIGSEGV): start it again."
 UNKNOWN = EventReason.FAILED, "The job failed and the cluster does not say why: ask an administrator."
 BY_DELETION = EventReason.REMOVED, ""
-MORNING, NOON, LATER = "2026-01-01T11:59:59Z", "2026-01-01T12:00:00Z", "2026-01-01T12:00:07Z"
+MORNING, NOON, LATER = "2026-01-01T11:59:58Z", "2026-01-01T12:00:00Z", "2026-01-01T12:00:07Z"
+BEHIND = "2026-01-01T11:59:59Z"
 
 
 def pod(code: int, at: str | None, metadata: dict[str, Any]) -> dict[str, Any]:
@@ -58,6 +59,7 @@ def pod(code: int, at: str | None, metadata: dict[str, Any]) -> dict[str, Any]:
         pytest.param(3, MORNING, DELETED, EXIT_3, False, id="one that had failed before"),
         pytest.param(139, MORNING, DELETED, SIGNAL_11, False, id="one that a signal had ended before"),
         pytest.param(0, NOON, DELETED, BY_DELETION, True, id="one that ends at once when it is asked to"),
+        pytest.param(0, BEHIND, DELETED, BY_DELETION, True, id="one whose node's clock is behind"),
         pytest.param(0, LATER, DELETED, BY_DELETION, True, id="one that takes its time"),
         pytest.param(143, LATER, DELETED, BY_DELETION, True, id="one that a signal ends"),
         pytest.param(1, LATER, DELETED, BY_DELETION, True, id="one that complains about its stop"),

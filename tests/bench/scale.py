@@ -36,7 +36,7 @@ from tests.harness import faults
 from tests.kubernetes.instance import GPU_LABELS
 
 USERS, RUNNING, ENDED, DAYS = 5000, 2000, 100_000, 90
-NODES, GPUS = 125, 16
+NODES, GPUS = 126, 16  # room for those that are started meanwhile
 ADDRESS = "127.254.7.1"  # of all pods: outside the embedded cluster's own
 PAGES = ("", "queue", "cluster", "all", "history")
 SECONDS = 60.0

@@ -137,25 +137,3 @@ def test_objects_of_jobs_that_have_ended_go(hub: GangHub) -> None:
     assert job in groups()
     hub.clear()
     wait_for(lambda: job not in groups(), "its group goes", 60)
-
-
-@pytest.mark.last
-def test_jobs_that_waited_for_an_engine_start_without_it_when_it_is_uninstalled(hub: GangHub) -> None:
-    """The engine does not come back."""
-    hub.launch("four", template="several", workers=3, gpus=1)
-    wait_for(lambda: hub.ready() == ["four/"], "it runs", 120)
-    hub.launch("three", template="several", workers=2, gpus=1)
-    wait_for(lambda: "has no place for it yet: " in hub.why("three"), "the engine says why it waits", 120)
-    before = hub.rows("SELECT job, submitted FROM jobs WHERE user_name = 'three' AND state <> 'ended'")
-    engines.uninstall(hub.name, hub.engine)
-    gone = "has no place for it yet: " if hub.name == "gang" else f"{hub.name.capitalize()} does not take this job now."
-    wait_for(lambda: gone in hub.why("three"), "it is not lost, and says what is missing", 120)
-    cluster = hub.config / "cluster.yaml"
-    cluster.write_text(cluster.read_text().replace(SCHEDULER % (hub.name, SCHEDULERS[hub.name]), ""))
-    wait_for(lambda: "place for it yet" not in hub.why("three"), "the native queue has it", 120)
-    assert hub.ready() == ["four/"], "what runs goes on"
-    assert hub.api("DELETE", "/users/four/server").ok
-    wait_for(lambda: hub.ready() == ["three/"], "it runs when there is room", 180)
-    assert hub.rows("SELECT job, submitted FROM jobs WHERE user_name = 'three' AND state <> 'ended'") == before
-    assert {pod["spec"]["schedulerName"] for pod in hub.pods()} == {"default-scheduler"}
-    hub.clear()

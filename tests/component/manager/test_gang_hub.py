@@ -123,7 +123,7 @@ def test_preemptible_job_goes_for_a_guaranteed_one_and_comes_back(hub: GangHub) 
     assert hub.rows("SELECT job, submitted FROM jobs WHERE user_name = 'borrower'") == before
 
 
-def test_objects_of_jobs_that_have_ended_go(hub: GangHub) -> None:
+def test_objects_of_jobs_go_when_another_scheduler_is_named_and_when_jobs_end(hub: GangHub) -> None:
     kind = KINDS[hub.name]
     hub.launch("three", gpus=1)
     wait_for(lambda: hub.ready() == ["three/"], "it runs", 120)
@@ -135,5 +135,13 @@ def test_objects_of_jobs_that_have_ended_go(hub: GangHub) -> None:
         return {one["name"] for one in found if "deletionTimestamp" not in one}
 
     assert job in groups()
+    cluster = hub.config / "cluster.yaml"
+    with_engine = cluster.read_text()
+    cluster.write_text(with_engine.replace(f"scheduler: {{name: {hub.name},", "scheduler: {name: native} #"))
+    wait_for(lambda: not groups(), "the engine has no job any more", 60)
+    assert hub.ready() == ["three/"], "what runs goes on"
+    cluster.write_text(with_engine)
+    if hub.name != "gang":  # that one is on its way out as long as the pod is there
+        wait_for(lambda: job in groups(), "the engine has it again", 60)
     hub.clear()
-    wait_for(lambda: job not in groups(), "its group goes", 60)
+    wait_for(lambda: not groups(), "its group goes", 60)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator
-from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,19 +47,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling |
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever order others have chosen, the longest come first, and the last of each Hub last."""
+    """Whatever order others have chosen, the longest come first."""
     order = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
-    of_hubs = [list(found) for _, found in groupby(items, _hub)]
-    items[:] = [
-        item for found in of_hubs for item in sorted(found, key=lambda one: bool(list(one.iter_markers("last"))))
-    ]
-
-
-def _hub(item: pytest.Item) -> tuple[Path, object]:
-    """Tests with the same value share a Hub where their file has one."""
-    parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    return item.path, parameters.get("hub")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -72,6 +72,8 @@ class GpuType:
     the name that pods ask for or by one of `core.gpus`. ``beside``: further limits of a container with units, however
     many. ``shown``: the resource by which nodes show these GPUs, and how much of it is one GPU, where that is not
     ``resource`` by its share. ``per_node``: the GPUs of each node that the selector chooses, where nodes show none.
+    ``any_size``: a pod may ask for more or less than a unit, and is charged that; ``also``: further resources by which
+    it may do so, with the amount of a unit.
     """
 
     name: str
@@ -87,6 +89,8 @@ class GpuType:
     shown: tuple[str, int] | None = None
     per_node: int | None = None
     scheduler_name: str = ""
+    any_size: bool = False
+    also: tuple[tuple[str, int], ...] = ()
     milli: int = field(init=False, repr=False, compare=False)  # that a unit counts as, rounded down: 142 for 1/7
 
     def __post_init__(self) -> None:
@@ -98,9 +102,14 @@ class GpuType:
         return self.shown[0] if self.shown else self.resource
 
     @property
+    def asked_by(self) -> dict[str, int]:
+        """The resources that ask for units, with the amount of one."""
+        return {self.resource: self.amount, **dict(self.also)}
+
+    @property
     def resources(self) -> set[str]:
         """The resources by which a container asks for units, and says how large they are."""
-        return {self.resource, *dict(self.beside)}
+        return {*self.asked_by, *dict(self.beside)}
 
     def units(self, milli: int) -> int:
         """Returns how many units so many milli-GPUs are; a part of a unit counts as one."""
@@ -108,11 +117,18 @@ class GpuType:
 
     def amount_of(self, milli: int) -> int:
         """Returns how much of the resource asks for so many milli-GPUs."""
-        return self.units(milli) * self.amount
+        return milli * self.amount // self.milli if self.any_size else self.units(milli) * self.amount
 
-    def milli_of(self, amount: int) -> int:
-        """Returns the milli-GPUs that so much of the resource asks for; a part of a unit costs one."""
-        return -(-amount // self.amount) * self.milli
+    def milli_of(self, asked: Mapping[str, int]) -> int:
+        """Returns the milli-GPUs that these amounts of resources ask for; a part of a unit costs one, if it has a size.
+
+        Rounded up.
+        """
+        milli = 0
+        for name, unit in self.asked_by.items():
+            amount = asked.get(name, 0)
+            milli += -(-amount * self.milli // unit) if self.any_size else -(-amount // unit) * self.milli
+        return milli
 
     def capacity(self, amounts: Mapping[str, int]) -> int:
         """Returns the milli-GPUs of a node that shows these amounts of resources, and that may have such GPUs."""

@@ -1,7 +1,8 @@
 """How a pod asks for GPUs that no resource of its limits counts, and how it asks for units of any GPU type.
 
-What has no resource gets the name of one, so that everything else counts in the same way: ``gpu-fraction/0.25`` and
-``gpu-memory/4096`` are KAI's annotations, ``claim/gpu`` is a claim of the ResourceClaimTemplate ``gpu``.
+What has no resource gets the name of one, so that everything else counts in the same way: ``annotation/gpu-fraction``
+(in thousandths) and ``annotation/gpu-memory`` (in MiB) are KAI's annotations, ``claim/gpu`` is a claim of the
+ResourceClaimTemplate ``gpu``. KAI gives parts of any size, each on ``gpu-fraction-num-devices`` GPUs.
 
 https://github.com/kai-scheduler/KAI-Scheduler/tree/main/docs/gpu-sharing
 https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
@@ -9,16 +10,21 @@ https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from dlspawner.core.config import GpuType
-from dlspawner.core.units import Manifest
+from dlspawner.core.units import GPU, Manifest
 
-CLAIM, KAI_FRACTION, KAI_MEMORY = "claim", "gpu-fraction", "gpu-memory"
+CLAIM, _ANNOTATION = "claim", "annotation"
+_FRACTION, _MEMORY = "gpu-fraction", "gpu-memory"
+KAI_FRACTION, KAI_MEMORY = f"{_ANNOTATION}/{_FRACTION}", f"{_ANNOTATION}/{_MEMORY}"
 _KAI_COUNT, _KAI_CONTAINER = "gpu-fraction-num-devices", "gpu-fraction-container-name"
-ANNOTATIONS = (KAI_FRACTION, KAI_MEMORY, _KAI_COUNT)  # that ask for GPUs
+_KAI_NAMESPACE, KAI_RESERVED = "kai-resource-reservation", "kai/reserved"  # pods that hold the GPUs that KAI shares
+ANNOTATIONS = (_FRACTION, _MEMORY, _KAI_COUNT)  # that ask for GPUs
+MEMORY_LABEL = "nvidia.com/gpu.memory"  # of nodes: the MiB of each GPU, by which KAI converts
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +46,9 @@ def request_units(kind: GpuType | None, count: int, container: str) -> GpuReques
     if kind is None or not count:
         return GpuRequest()
     key, _, value = kind.resource.partition("/")
-    if key in {KAI_FRACTION, KAI_MEMORY}:
-        return GpuRequest(annotations={key: value, _KAI_CONTAINER: container})
+    if key == _ANNOTATION:
+        size = str(kind.amount) if value == _MEMORY else f"{kind.amount / GPU:g}"
+        return GpuRequest(annotations=_on_gpus({value: size, _KAI_CONTAINER: container}, count))
     if key == CLAIM:
         return GpuRequest(claims=claims_of(value, count))
     beside = {name: str(amount) for name, amount in kind.beside}
@@ -63,22 +70,39 @@ def asked_without_resource(pod: Manifest) -> dict[str, Fraction]:
 
     A claim of no template is one of the template "".
     """
-    annotations = (pod.get("metadata") or {}).get("annotations") or {}
-    written = {key: str(value) for key, value in annotations.items() if key in ANNOTATIONS}
-    count = Fraction(int(written.pop(_KAI_COUNT, "1")))
+    metadata = pod.get("metadata") or {}
+    annotations = metadata.get("annotations") or {}
+    count = int(annotations.get(_KAI_COUNT, "1"))
     if count < 1:
         raise ValueError(f"{_KAI_COUNT} is {count}")
-    asked = {f"{key}/{value}": count for key, value in written.items()}
+    asked: dict[str, Fraction] = {}
+    if _FRACTION in annotations:
+        asked[KAI_FRACTION] = Fraction(_thousandths(str(annotations[_FRACTION])) * count)
+    if _MEMORY in annotations:
+        mib = int(annotations[_MEMORY])
+        if mib < 1:
+            raise ValueError(f"{_MEMORY} is {mib}")
+        asked[KAI_MEMORY] = Fraction(mib * count)
+    if metadata.get("namespace") == _KAI_NAMESPACE:
+        asked[KAI_RESERVED] = Fraction(1)
     for claim in (pod.get("spec") or {}).get("resourceClaims") or ():
         name = f"{CLAIM}/{claim.get('resourceClaimTemplateName') or ''}"
         asked[name] = asked.get(name, Fraction(0)) + 1
     return asked
 
 
+def _thousandths(written: str) -> int:
+    """A part of a GPU as KAI reads it, rounded up; ValueError: none."""
+    part = float(written)
+    if not 0 < part <= 1:
+        raise ValueError(f"{_FRACTION} is {written}")
+    return math.ceil(round(part * GPU, 6))
+
+
 def kai_container(pod: Manifest) -> str | None:
     """Returns the container that gets the part of a GPU which the pod's annotations ask for."""
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
-    asks = KAI_FRACTION in annotations or KAI_MEMORY in annotations
+    asks = _FRACTION in annotations or _MEMORY in annotations
     return annotations.get(_KAI_CONTAINER) if asks else None
 
 
@@ -90,6 +114,15 @@ def without_claims_of(pod: Manifest, kinds: Iterable[GpuType]) -> Manifest:
     return {**pod, "spec": {**pod["spec"], "resourceClaims": others}}
 
 
-def without_gpus(annotations: Mapping[str, str]) -> dict[str, str]:
-    """Returns the annotations that ask for no GPU."""
-    return {key: value for key, value in annotations.items() if key not in {*ANNOTATIONS, _KAI_CONTAINER}}
+def annotations_for(annotations: Mapping[str, str], count: int) -> dict[str, str]:
+    """Returns the annotations of a pod that asks for so many units, or for no GPU, where another one's are these."""
+    others = {key: value for key, value in annotations.items() if key not in {*ANNOTATIONS, _KAI_CONTAINER}}
+    if not count or not (_FRACTION in annotations or _MEMORY in annotations):
+        return others
+    return _on_gpus(dict(annotations), count)
+
+
+def _on_gpus(annotations: dict[str, str], count: int) -> dict[str, str]:
+    """KAI's annotations for a part of each of so many GPUs."""
+    annotations.pop(_KAI_COUNT, None)
+    return annotations | ({_KAI_COUNT: str(count)} if count > 1 else {})

@@ -16,6 +16,7 @@ from typing import Any
 
 from dlspawner.core import naming, units
 from dlspawner.core.config import GpuType, Toleration
+from dlspawner.core.gpus import KAI_MEMORY, KAI_RESERVED, MEMORY_LABEL
 from dlspawner.core.units import GPU
 
 # Taints that say what ``cordoned`` and ``ready`` say already, and go away with it.
@@ -145,13 +146,27 @@ def _may_have(node: Node, kind: GpuType) -> bool:
 
 def in_gpus(node: Node, kinds: Iterable[GpuType]) -> Node:
     """The node in milli-GPUs of its types; `read_node` and `foreign_usage` count in thousandths of each resource."""
-    parts = [kind for kind in kinds if (kind.share != 1 or kind.per_node) and _may_have(node, kind)]
+    parts = [kind for kind in kinds if (kind.share != 1 or kind.per_node or kind.shown) and _may_have(node, kind)]
     if not parts:
         return node
     shown, held = ({name: milli // GPU for name, milli in of.gpus} for of in (node, node.others))
     gpus = {**dict(node.gpus), **{kind.resource: kind.capacity(shown) for kind in parts}}
-    used = {**dict(node.others.gpus), **{kind.resource: kind.milli_of(held.get(kind.resource, 0)) for kind in parts}}
+    used = {**dict(node.others.gpus), **{kind.resource: milli_held(kind, held, node) for kind in parts}}
     return replace(node, gpus=_listed(gpus), others=replace(node.others, gpus=_listed(used)))
+
+
+def milli_held(kind: GpuType, held: Mapping[str, int], node: Node) -> int:
+    """Returns the milli-GPUs of a type that pods hold on a node, whatever size they have asked for.
+
+    A part that is told in memory is converted as KAI does; where the node does not tell its GPUs' memory, it is a GPU.
+    """
+    milli = kind.milli_of(held)
+    if kind.any_size:
+        milli += GPU * max(0, held.get(kind.shows, 0) - held.get(KAI_RESERVED, 0))
+        if (memory := held.get(KAI_MEMORY, 0)) and KAI_MEMORY not in kind.asked_by:
+            of_one = _amount(dict(node.labels).get(MEMORY_LABEL))
+            milli += -(-GPU * memory // of_one) if of_one else GPU
+    return milli
 
 
 def _listed(amounts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:

@@ -136,7 +136,7 @@ class _Pod:
     containers: tuple[_Amounts, ...]
 
     def resources(self, cluster: ClusterConfig) -> list[str]:
-        return sorted({kind.resource for kind in cluster.gpu_types if self.needs.get(kind.resource)})
+        return sorted({name for kind in cluster.gpu_types for name in kind.asked_by if self.needs.get(name)})
 
 
 def _read(pod: Manifest, cluster: ClusterConfig) -> _Pod:
@@ -278,7 +278,7 @@ def _type(pod: _Pod, cluster: ClusterConfig) -> GpuType | None:
         return None
     if len(resources) > 1:
         raise _Wrong(Reason.NOT_ALLOWED, f"A job has GPUs of one type; this one asks for {' and '.join(resources)}.")
-    kinds = [kind for kind in cluster.gpu_types if kind.resource == resources[0]]
+    kinds = [kind for kind in cluster.gpu_types if resources[0] in kind.asked_by]
     possible = [kind for kind in kinds if not _contradicts(pod.placement, kind)]
     if len(possible) == 1:
         return possible[0]
@@ -316,7 +316,7 @@ def _values(placement: NodePlacement, key: str) -> set[str] | None:
 
 def _pod_request(pod: _Pod, kind: GpuType | None, cluster: ClusterConfig) -> PodRequest:
     others = (name for name in pod.needs if "/" in name and name not in cluster.gpu_resources)
-    milli = kind.milli_of(int(pod.needs.get(kind.resource, Fraction(0)))) if kind else 0
+    milli = kind.milli_of({name: int(pod.needs.get(name, 0)) for name in kind.asked_by}) if kind else 0
     return PodRequest(
         resource=kind.resource if kind and milli else "",
         gpus=milli,

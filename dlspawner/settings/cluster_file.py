@@ -270,12 +270,14 @@ def _asked_by(section: Section) -> GpuType:
             beside, shown = (("alnair/vgpu-memory", math.ceil((mib or 0) / 1024)),), ("alnair/vgpu-compute", 100)
             return replace(_one(section, kind), resource=shown[0], amount=cores or 1, beside=beside, shown=shown)
         case Sharing.KAI:
-            asked = f"{KAI_MEMORY}/{mib}" if mib else f"{KAI_FRACTION}/{kind.milli / GPU:g}"
-            return replace(_one(section, kind), resource=asked, shown=("nvidia.com/gpu", 1))
+            sizes = {KAI_MEMORY: mib, KAI_FRACTION: kind.milli}
+            (resource, amount), *also = [(name, size) for name, size in sizes.items() if size]
+            kind = replace(kind, any_size=True, shown=("nvidia.com/gpu", 1))
+            return replace(kind, resource=resource, amount=amount, also=tuple(also))
 
 
 def _one(section: Section, kind: GpuType) -> GpuType:
-    """A job has one part by these, on one GPU."""
+    """A job has one part by this, on one GPU."""
     if section.integer("max_per_job", 1, 1, 1024) != 1:
         section.entries["max_per_job"].problem("a job has one part of a GPU of this kind: make types of larger parts.")
     return replace(kind, max_per_job=1)

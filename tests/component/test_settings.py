@@ -972,6 +972,7 @@ IN_DOCS = {  # where that is not one of the resource
     "t4-part": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "25"},
     "v100-part": {"alnair/vgpu-compute": "50", "alnair/vgpu-memory": "16"},
     "h100-or-a100": {"gpu-0": "h100-or-a100"},
+    "a40-part": {"gpu-memory": "12288", "gpu-fraction-container-name": "notebook"},
     "a10-half": {"gpu-fraction": "0.5", "gpu-fraction-container-name": "notebook"},
 }
 

@@ -46,6 +46,8 @@ _VISIBILITY_PORT = 8082
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 # Kueue finds its service account's files at their place, and nothing else of this machine changes.
 _WITH_ACCOUNT = f'mount -t tmpfs tmpfs /run && mkdir -p {_ACCOUNT} && cp "$1"/* {_ACCOUNT}/ && shift && exec "$@"'
+_NAMES = "custom-columns=:metadata.namespace,:metadata.name"
+_NO_FINALIZERS = '{"metadata": {"finalizers": null}}'
 _SERVICE = f"kueue-webhook-service.{NAMESPACE}.svc"
 
 
@@ -120,10 +122,28 @@ class Kueue:
 
     def uninstall(self) -> None:
         """As its documentation says: what is its own while it still lets objects go, then the controllers."""
+        self._delete_definitions("--timeout=60s")
+        self.stop()
+
+    def uninstall_controllers_first(self) -> None:
+        """Its objects are never let go then, until `take_finalizers_off`."""
+        self.stop()
+        self._delete_definitions("--wait=false")
+
+    def take_finalizers_off(self) -> None:
+        """By the version in which they are kept: without the controllers no other one can be read."""
+        for kind in ("clusterqueues", "localqueues", "resourceflavors", "workloads"):
+            named = f"{kind}.v1beta1.kueue.x-k8s.io"
+            with contextlib.suppress(build.CannotRun):  # the definition has gone with its last object
+                for line in self.kubectl("get", named, "-A", "--no-headers", "-o", _NAMES).splitlines():
+                    namespace, name = line.split()
+                    within = [] if namespace == "<none>" else ["-n", namespace]
+                    self.kubectl("patch", named, name, *within, "--type=merge", "-p", _NO_FINALIZERS)
+
+    def _delete_definitions(self, *how: str) -> None:
         for kind in ("apiservices", "crds", "mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
             made = [one for one in self.kubectl("get", kind, "-o", "name").split() if "kueue" in one]
-            self.kubectl("delete", "--timeout=60s", *made)
-        self.stop()
+            self.kubectl("delete", *how, *made)
 
     def kubectl(self, *arguments: str, given: str | None = None) -> str:
         return build.run([self._kubectl, f"--kubeconfig={self.plane.kubeconfig}", *arguments], given=given)

@@ -26,7 +26,7 @@ from functools import partial
 from typing import Any
 
 from dlspawner.core import naming, units
-from dlspawner.core.gpus import recounted, without_gpus
+from dlspawner.core.gpus import annotations_for, recounted
 from dlspawner.core.launch import additions, host_ports
 from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, JobPorts, PodFailurePolicy
 from dlspawner.core.units import Manifest
@@ -229,7 +229,7 @@ def _further(first: Mapping[str, Any], pods: PodSet, role: Role, number: int) ->
         spec["schedulingGates"] = [{"name": naming.CAPACITY_GATE}]
     # KubeSpawner's watch follows its own component only: the Hub takes no further pod for a server's.
     labels = {**metadata["labels"], "component": "job-pod", naming.POD_LABEL: host}
-    told = metadata["annotations"] if role.gpus else without_gpus(metadata["annotations"])
+    told = annotations_for(metadata["annotations"], role.gpus)
     annotations = (
         {key: value for key, value in told.items() if key != naming.PODS_ANNOTATION}
         | {

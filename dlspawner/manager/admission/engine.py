@@ -10,6 +10,8 @@
   (`make_objects`); pods that it preempts end their job in `cluster.reconciler`.
 * Requests to an engine that is away or uninstalled, or that refuses an object, are repeated, and the owners of its
   jobs read so. An object that is being deleted is no object any more.
+* What jobs have in an engine that is not used any more is deleted when the files name another scheduler, or another
+  Manager begins with them (`LeftObjects`), so that no Workload holds quota without the job's knowledge.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from dlspawner.clients.kubernetes import (
     Conflict,
     KubernetesClient,
     KubernetesError,
+    KubernetesRejected,
     ObjectNotFound,
     ResourceKind,
     WatchEvent,
@@ -34,6 +37,7 @@ from dlspawner.core import naming
 from dlspawner.core.config import SchedulerConfig
 from dlspawner.core.decisions import EngineEvicts, EngineWaits
 from dlspawner.core.job import Job, JobState
+from dlspawner.core.schedulers import unused_kinds
 from dlspawner.core.schedulers.engine import Engine, EngineObject, ObjectKind, Observed, Patch, QueueView
 from dlspawner.core.scheduling import limits
 from dlspawner.core.text import WHEN
@@ -191,7 +195,7 @@ class EngineController:
         own = self._own.get(job, {})
         for key, there in list(own.items()):
             if key not in wanted or (record and not record.job.holds and _digest(wanted[key]) != _made_of(there)):
-                await self._delete(*key, there)
+                await _delete(self.cluster, key[0], there)
                 self._drop(job, key)
         if record is None:
             return
@@ -221,13 +225,6 @@ class EngineController:
         except (Conflict, ObjectNotFound):
             return  # the watch has the present one
         self._see(patch.kind, made)
-
-    async def _delete(self, kind: ObjectKind, name: str, there: Manifest) -> None:
-        metadata = there["metadata"]
-        try:
-            await self.cluster.delete(_resource(kind), name, metadata.get("namespace"), uid=metadata["uid"])
-        except (ObjectNotFound, Conflict):
-            return
 
     def _drop(self, job: str, key: tuple[ObjectKind, str]) -> None:
         self._own[job].pop(key, None)
@@ -277,6 +274,37 @@ class EngineController:
                 self.book.put_verdict(job.id, replace(verdict, position=found.get(job.id)))
 
 
+@dataclass(slots=True)
+class LeftObjects:
+    """The objects that jobs have in engines that are not used: each kind of them is looked for once."""
+
+    cluster: KubernetesClient
+    left: list[tuple[ObjectKind, str]]
+
+    @classmethod
+    def of(cls, cluster: KubernetesClient, namespaces: JobNamespaces, scheduler: SchedulerConfig) -> LeftObjects:
+        return cls(cluster, [(kind, where) for kind in unused_kinds(scheduler) for where in namespaces.all])
+
+    def due(self) -> list[tuple[ObjectKind, str]]:
+        return self.left
+
+    async def reconcile(self, key: tuple[ObjectKind, str]) -> float:
+        """Deletes the objects that a Manager has made; there are none without the engine's API or the rights to it."""
+        kind, namespace = key
+        try:
+            found = await self.cluster.list(_resource(kind), namespace, labels=naming.JOB_LABEL)
+        except ObjectNotFound:
+            found = []
+        except KubernetesRejected as problem:
+            log.info("kind=%s of a scheduler that is not used is left alone: %s", kind.group_version, problem)
+            found = []
+        for one in found:
+            if _made_of(one) is not None:
+                await _delete(self.cluster, kind, one)
+        self.left.remove(key)
+        return 0.0
+
+
 def _evict(turn: Transaction, *, job: str, verdict: EngineEvicts) -> None:
     """The engine takes back what a job has: after notice if the job runs, at once if there is nothing to lose yet."""
     record = turn.record(job)
@@ -292,6 +320,14 @@ def _evict(turn: Transaction, *, job: str, verdict: EngineEvicts) -> None:
         if record.job.user:
             text = f"{verdict.sentence} The job will be stopped {WHEN}."
             post(turn, record.job, NoticeKind.PREEMPTED, text, cause=verdict.sentence, until=until)
+
+
+async def _delete(cluster: KubernetesClient, kind: ObjectKind, there: Manifest) -> None:
+    metadata = there["metadata"]
+    try:
+        await cluster.delete(_resource(kind), metadata["name"], metadata.get("namespace"), uid=metadata["uid"])
+    except (ObjectNotFound, Conflict):
+        return
 
 
 def _resource(kind: ObjectKind) -> ResourceKind:

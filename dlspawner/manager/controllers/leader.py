@@ -30,7 +30,7 @@ from dlspawner.core.config import SchedulerName
 from dlspawner.core.schedulers import find_engine
 from dlspawner.errors import Problem
 from dlspawner.manager.admission.dispatcher import Dispatcher
-from dlspawner.manager.admission.engine import POSITION_SECONDS, EngineController
+from dlspawner.manager.admission.engine import POSITION_SECONDS, EngineController, LeftObjects
 from dlspawner.manager.admission.explain import ESTIMATE_SECONDS, Explainer, StartTimeEstimator
 from dlspawner.manager.admission.preemption import Preemptor, issue_preemption
 from dlspawner.manager.admission.scheduler import Scheduler
@@ -255,6 +255,8 @@ class LeaderElector:
                 if engine is not None:
                     group.create_task(engine.watch(), name="watch the engine's objects")
                     _run(group, self._asking(engine))
+                left = LeftObjects.of(cluster, namespaces, store.cluster_state.cluster.scheduler)
+                _run(group, [WorkQueue("objects of an unused scheduler", left.due, left.reconcile)])
                 _run(group, self._starting(store, scheduler, explainer))
                 self.culler = await self._make_culler(store, reconciler)
                 sender = OutboxSender(

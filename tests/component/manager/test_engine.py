@@ -12,16 +12,18 @@ from typing import Any
 
 import pytest
 
-from dlspawner.clients.kubernetes import CONFIG_MAPS, ObjectNotFound
+from dlspawner.clients.kubernetes import CONFIG_MAPS, KubernetesRejected, ObjectNotFound, ResourceKind
 from dlspawner.core import naming, schedulers
-from dlspawner.core.config import ClusterConfig, SchedulerName
+from dlspawner.core.config import ClusterConfig, SchedulerConfig, SchedulerName
 from dlspawner.core.decisions import EngineAdmits, EngineEvicts, EngineVerdict, EngineWaits
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.schedulers.engine import EngineObject, ObjectKind, Observed, Patch, QueueView
 from dlspawner.core.units import Manifest
 from dlspawner.manager.admission import approvals
+from dlspawner.manager.admission.engine import LeftObjects
 from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.model.event_reason import EventReason
+from dlspawner.manager.model.namespaces import JobNamespaces
 from dlspawner.manager.state import lifecycle
 from tests.component.manager.manager_harness import NAMESPACE, Acting, Office, until, wants
 
@@ -188,22 +190,50 @@ async def test_engine_has_no_job_that_our_limits_hold_back(leader: Acting, offic
     await until_objects(office)
 
 
-async def test_objects_of_no_job_are_deleted_and_another_scheduler_takes_over_within_seconds(
-    leader: Acting, office: Office
-) -> None:
+async def test_objects_of_no_job_are_deleted(leader: Acting, office: Office) -> None:
     job = wants()
     await leader.ask(job)
     await until_objects(office, job)
-    left = {"name": "j-left", "labels": {naming.JOB_LABEL: "j-left"}}
-    await office.cluster.create(CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": left}, NAMESPACE)
+    await office.cluster.create(CONFIG_MAPS, config_map("j-left"), NAMESPACE)
     await until_objects(office, job)
-    (before,) = await office.cluster.list(CONFIG_MAPS, NAMESPACE, labels=naming.JOB_LABEL)
-    (office.folder / "cluster.yaml").write_text(
-        (office.folder / "cluster.yaml").read_text().replace("{name: kueue}", "{name: native}")
-    )
-    await until(lambda: leader.admission is not None and leader.is_due(job), "the native queue starts it")
-    (after,) = await office.cluster.list(CONFIG_MAPS, NAMESPACE, labels=naming.JOB_LABEL)
-    assert before["metadata"]["uid"] == after["metadata"]["uid"]
+
+
+def config_map(name: str) -> dict[str, Any]:
+    metadata = {"name": name, "labels": {naming.JOB_LABEL: name}}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+
+
+async def test_another_scheduler_takes_over_within_seconds_and_the_engine_has_no_job_any_more(
+    leader: Acting, office: Office
+) -> None:
+    runs, waits = wants("bob"), wants()
+    pod = await run(leader, office, runs)
+    await leader.ask(waits)
+    await until_objects(office, runs, waits)
+    file = office.folder / "cluster.yaml"
+    file.write_text(file.read_text().replace("{name: kueue}", "{name: native}"))
+    await until_objects(office)
+    await until(lambda: leader.admission is not None, "it leads with the native queue")
+    assert leader.state(runs) is JobState.RUNNING
+    leader.hub_starts(waits)
+    await office.delete(pod, 0)
+    await until(lambda: leader.is_due(waits), "the native queue starts the other one")
+    await office.cluster.create(CONFIG_MAPS, config_map("j-foreign"), NAMESPACE)
+    file.write_text(file.read_text().replace("{name: native}", "{name: gang}"))
+    await until(lambda: leader.admission is not None and leader._scheduler is SchedulerName.GANG, "it leads again")
+    assert await objects(office) == {"j-foreign"}, "not made by a Manager"
+
+
+async def test_objects_are_left_alone_without_the_engines_api_or_the_rights_to_it() -> None:
+    class Refuses:
+        async def list(self, kind: ResourceKind, *_: object, **__: object) -> None:
+            raise (ObjectNotFound if kind.plural == "podgroups" else KubernetesRejected)(kind.plural)
+
+    left = LeftObjects.of(Refuses(), JobNamespaces("jobs"), SchedulerConfig())  # type: ignore[arg-type]
+    assert {kind.plural for kind, _ in left.due()} == {"workloads", "podgroups"}
+    for key in tuple(left.due()):
+        await left.reconcile(key)
+    assert left.due() == []
 
 
 async def test_owner_reads_that_the_engine_does_not_take_the_job(

@@ -177,17 +177,21 @@ def test_preempted_job_waits_again_with_its_first_submit_time(hub: QuotaHub, clu
     wait_for(lambda: hub.ready() == ["dan/"], "it runs again", 60)
 
 
-@pytest.mark.last
-def test_jobs_that_wait_in_one_engine_are_taken_to_another(hub: QuotaHub, cluster: Cluster) -> None:
+def test_jobs_that_wait_in_one_engine_are_taken_to_another_and_back(hub: QuotaHub, cluster: Cluster) -> None:
     """The cluster has no API of the other engine."""
+    hub.refusal("ann", hub.start_server("ann", gpus=1))
+    cluster.place(cluster.waiting("ann"))
+    wait_for(lambda: hub.ready() == ["ann/"], "a job runs", 60)
     hub.refusal("cid", hub.start_server("cid", gpus=1))
     cluster.waiting("cid")
     before = hub.rows("SELECT job, submitted FROM jobs WHERE user_name = 'cid' AND state <> 'ended'")
-    runs = cluster.pods("dan")
+    runs = cluster.pods("ann")
     file = hub.config / "cluster.yaml"
     file.write_text(file.read_text().replace("name: hived", "name: volcano"))
     wait_for(lambda: not cluster.pods("cid"), "the pod that waits for HiveD goes", 60)
     wait_for(lambda: "Volcano does not take this job now." in waits(hub, "cid").get("why", ""), "Volcano is asked")
     assert hub.rows("SELECT job, submitted FROM jobs WHERE user_name = 'cid' AND state <> 'ended'") == before
-    assert [uid(one) for one in cluster.pods("dan")] == [uid(one) for one in runs]
+    assert [uid(one) for one in cluster.pods("ann")] == [uid(one) for one in runs]
+    file.write_text(file.read_text().replace("name: volcano", "name: hived"))
+    cluster.waiting("cid")
     assert ask(hub, "DELETE", "cid").status_code == 204

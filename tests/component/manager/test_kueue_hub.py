@@ -26,6 +26,8 @@ from tests.kubernetes import kueue, planes
 
 pytestmark = pytest.mark.real
 OPTIONS = {**TEMPLATE["options"], "priority": {}, "requeue": {"default": False}, "preemptible": {"default": False}}
+PODS = [{"role": "chief"}, {"role": "worker", "count": 2, "memory": "32Mi"}]  # two pod sets
+SSH = {"name": "ssh", "port": 2222, "protocol": "ssh", "expose": "nodeport"}
 SCHEDULER = "scheduler: {name: kueue, priority_classes: {prod: high}}\nscheduling: {notice_seconds: 60}\n"
 SHORT = re.compile(
     r"Kueue has not admitted it yet: couldn't assign flavors .*insufficient unused quota for nvidia.com/gpu"
@@ -44,6 +46,9 @@ class KueueHub(QuotaHub):
     def prepare(self) -> None:
         super().prepare()
         (self.templates / "jobs" / "tiny.yaml").write_text(json.dumps({**TEMPLATE, "options": OPTIONS}))
+        (self.templates / "jobs" / "several.yaml").write_text(
+            json.dumps({**TEMPLATE, "options": OPTIONS, "pods": PODS, "endpoints": [SSH]})
+        )
         with (self.config / "cluster.yaml").open("a") as file:
             file.write(SCHEDULER)
 
@@ -99,6 +104,9 @@ class KueueHub(QuotaHub):
         users = {job: user for user, job in self.rows("SELECT user_name, job FROM jobs")}
         items = json.loads(self.kubectl("get", "workloads", "-o", "json"))["items"]
         return {users.get(one["metadata"]["name"], one["metadata"]["name"]): one for one in items}
+
+    def pods_of(self, user: str) -> int:
+        return sum(pod["metadata"]["labels"]["dlspawner.dev/user"] == user for pod in self.pods())
 
     def holds(self) -> int:
         """Workloads with a reservation, as Kueue counts them a moment later."""
@@ -232,20 +240,70 @@ def test_no_job_is_lost_without_kueue_and_no_quota_without_the_manager(hub: Kueu
     hub.check_logs()
 
 
-@pytest.mark.last
-def test_jobs_that_waited_in_kueue_start_without_it_when_it_is_uninstalled(hub: KueueHub) -> None:
-    """Kueue does not come back."""
-    hub.add_users(["goes", "stays"])
-    hub.start_server("goes", gpus=1)
-    wait_for(lambda: hub.ready() == ["goes/"], "a job runs")
-    hub.start_server("stays", gpus=1)
-    until_told(hub, "stays", 1, WAITS)
-    hub.kueue.uninstall()
-    until_told(hub, "stays", 1, re.compile("Kueue does not take this job now. It keeps its place"))
-    assert "workloads" not in hub.kubectl("api-resources", "-o", "name"), "no finalizer holds an object back"
+@pytest.fixture
+def two_each(hub: KueueHub) -> Iterator[None]:
+    """Each team has a quota of two GPUs."""
+    hub.set_quota(2)
+    hub.apply_queues()
+    yield
+    hub.set_quota(1)
+    hub.apply_queues()
+
+
+@pytest.mark.usefixtures("two_each")
+def test_job_of_several_pods_waits_runs_and_leaves_whole(hub: KueueHub) -> None:
+    """Of four GPUs, three are borrowed for a chief and two workers."""
+    hub.add_users(["first", "crew", "claims"])
+    hub.start_server("first", gpus=2)
+    wait_for(lambda: hub.ready() == ["first/"], "a job runs, and leaves two GPUs")
+    hub.start_server("crew", template="several", gpus=1, preemptible=True, requeue=True)
+    until_told(hub, "crew", 1)
+    assert [one["count"] for one in hub.workloads()["crew"]["spec"]["podSets"]] == [1, 2]
+    before = hub.rows("SELECT job, submitted FROM jobs WHERE user_name = 'crew' AND state <> 'ended'")
+    assert hub.pods_of("crew") == 0
+    stop(hub, "first")
+    wait_for(lambda: hub.ready() == ["crew/"], "it runs when there is room for all")
+    assert hub.pods_of("crew") == 3
+    assigned = hub.workloads()["crew"]["status"]["admission"]["podSetAssignments"]
+    assert [one["resourceUsage"]["nvidia.com/gpu"] for one in assigned] == ["1", "2"]
+    wait_for(lambda: "PodsReady" in str(hub.workloads()["crew"]["status"]), "Kueue is told that all of them run")
+
+    hub.start_server("claims", gpus=2)
+    wait_for(lambda: hub.rows("SELECT 1 FROM notices WHERE user_name = 'crew'"), "it has notice")
+    assert (hub.pods_of("crew"), hub.pods_of("claims")) == (3, 0), "one pod fewer would do"
+    wait_for(lambda: hub.ready() == ["claims/"], "the owner's job runs", 150)
+    assert hub.pods_of("crew") == 0
+    until_told(hub, "crew", 1)
+    assert hub.rows("SELECT job, submitted FROM jobs WHERE user_name = 'crew' AND state <> 'ended'") == before
+    stop(hub, "claims")
+    wait_for(lambda: hub.ready() == ["crew/"], "it runs again", 60)
+    assert hub.pods_of("crew") == 3
+    stop(hub, "crew")
+    wait_for(lambda: not hub.workloads() and not hub.pods(), "pods and quota are free")
+
+
+def test_no_workload_holds_quota_when_another_scheduler_is_named(hub: KueueHub) -> None:
+    hub.add_users(["runs", "queued"])
+    hub.start_server("runs", gpus=1)
+    wait_for(lambda: hub.ready() == ["runs/"], "a job runs")
+    hub.start_server("queued", gpus=1)
+    until_told(hub, "queued", 1, WAITS)
+    assert set(hub.workloads()) == {"runs", "queued"}
     cluster = hub.config / "cluster.yaml"
-    cluster.write_text(cluster.read_text().replace("scheduler: {name: kueue, priority_classes: {prod: high}}", ""))
-    wait_for(lambda: "Kueue" not in told(hub, "stays")[2], "the native queue has it")
-    stop(hub, "goes")
-    wait_for(lambda: hub.ready() == ["stays/"], "it runs when there is room")
-    stop(hub, "stays")
+    with_kueue = cluster.read_text()
+    cluster.write_text(with_kueue.replace("scheduler: {name: kueue,", "scheduler: {name: native} #"))
+    wait_for(lambda: not hub.workloads() and hub.holds() == 0, "Kueue has no job any more")
+    wait_for(lambda: "Team Everybody uses 1 of its 1 GPU" in told(hub, "queued")[2], "the native queue has it")
+    assert hub.ready() == ["runs/"]
+    assert ask(Person(hub, "queued"), "DELETE").ok
+    stop(hub, "runs")
+    wait_for(lambda: not hub.pods(), "nothing runs")
+    cluster.write_text(with_kueue)
+
+    def runs_again() -> bool:
+        hub.start_server("queued", gpus=1)  # refused while no Manager leads
+        return hub.ready() == ["queued/"] and set(hub.workloads()) == {"queued"}
+
+    wait_for(runs_again, "Kueue is asked again")
+    stop(hub, "queued")
+    wait_for(lambda: not hub.workloads() and hub.holds() == 0, "the quota is free")

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from dlspawner.core.config import ExtendedResource
+from dlspawner.core.gpus import KAI_FRACTION, MEMORY_LABEL
 from dlspawner.core.launch import pod_status
 from dlspawner.core.naming import JOB_LABEL
+from dlspawner.core.nodes import Node, in_gpus
 from dlspawner.core.resources import ResourceRequest, request_of
 from dlspawner.core.units import GPU
 from dlspawner.manager.cluster.pod_view import observe, pod_request, read_pod
@@ -148,6 +150,17 @@ def test_pod_with_resources_that_no_job_may_have_is_counted() -> None:
     request = pod_request(read_pod(found, JobNamespaces("jobs")), CLUSTER, None)
     assert (request.gpu_type, request.gpus, request.pods[0].cpu_milli) == ("a100", 8 * GPU, 30_000)
     assert request.extended == (("rdma/hca", 2 * GPU),)
+
+
+def test_part_of_a_gpu_that_no_job_may_have_is_counted_by_the_size_of_its_nodes_gpus() -> None:
+    found = pod(0, None, {"annotations": {"gpu-memory": "4096", "gpu-fraction-num-devices": "2"}})
+    kind = replace(CLUSTER.gpu_types[0], resource=KAI_FRACTION, amount=500, shown=("nvidia.com/gpu", 1), any_size=True)
+    labels = (*kind.node_selector, (MEMORY_LABEL, "16384"))
+    node = in_gpus(Node("n", (("nvidia.com/gpu", 2 * GPU),), labels=labels), [kind])
+    observed = read_pod(found, JobNamespaces("jobs"))
+    request = pod_request(observed, replace(CLUSTER, gpu_types=(kind,)), node)
+    assert (request.gpu_type, request.gpus, request.pods[0].resource) == (kind.name, GPU // 2, KAI_FRACTION)
+    assert request.extended == ()
 
 
 def test_extended_resource_of_a_gpu_vendor_is_no_gpu() -> None:

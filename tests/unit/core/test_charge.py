@@ -195,7 +195,7 @@ def test_other_pods_hold_their_requests_until_they_end() -> None:
     assert foreign_usage([ended, running, running]) == ForeignUsage(((NVIDIA, 2 * GPU),), 2000, 2 * GIB)
     claims = [{"name": "gpu-0", "resourceClaimTemplateName": "h100"}]
     parts = {"metadata": {"annotations": {"gpu-fraction": "0.25"}}, "spec": {"resourceClaims": claims}}
-    assert foreign_usage([parts]).gpus == (("claim/h100", GPU), ("gpu-fraction/0.25", GPU))
+    assert foreign_usage([parts]).gpus == (("annotation/gpu-fraction", 250 * GPU), ("claim/h100", GPU))
 
 
 def test_a_node_is_read_as_kubernetes_describes_it() -> None:

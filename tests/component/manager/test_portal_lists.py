@@ -78,6 +78,14 @@ async def test_cluster_page_shows_free_and_closed_nodes(portal: Portal) -> None:
     assert "gpu-2 does not answer" in page.text
 
 
+async def test_cluster_page_draws_borrowed_gpus_in_one_colour(portal: Portal) -> None:
+    await portal.runs(wants("alice", gpus=3))
+    await portal.runs(wants("bob", gpus=2, preemptible=True))
+    body = (await portal.read("alice", "cluster")).body
+    assert body.count('role="listitem" class="borrowed"') == 2
+    assert '<rect class="borrowed" x="37.5%" y="0" height="100%" width="25.0%" />' in body
+
+
 async def test_page_of_an_ended_job_has_a_restart_button_for_its_owner(portal: Portal) -> None:
     await portal.runs(wants("holder", gpus=8))
     question = await portal.waits(wants("alice", server="train"))

@@ -254,7 +254,7 @@ def job_page(spawner: PageSpawner, job: naming.PodIdentity) -> str:
     return _render(
         spawner,
         "job_page.html",
-        title=f"{job.user}, {job.server or 'default server'}",
+        title=f"{job.user} / {job.server or 'default server'}",
         command=command,
         host=host,
         port=port,

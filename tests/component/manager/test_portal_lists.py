@@ -209,7 +209,7 @@ async def test_list_of_all_jobs_has_title_and_filters_of_its_viewer(
         ("alice", "secret-project (yours)"),
         ("vera", "alice / secret-project"),
         ("root-admin", "alice / secret-project"),
-        ("lars", "somebody’s"),
+        ("lars", "another user’s"),
     ],
     ids=["its owner", "the team's admin", "an administrator", "another team's admin"],
 )
@@ -222,7 +222,7 @@ async def test_queue_shows_owner_and_reason_to_those_who_may_see_the_job(portal:
     assert shown in page.text
     assert ("this job needs 2." in page.text) == (user != "lars")
     if user == "lars":
-        anonymous = "2 of 2 somebody’s Everybody 2 GPUs of type gpu just now not known Its team's quota is in use."
+        anonymous = "2 of 2 another user’s Everybody 2 GPUs of type gpu just now not known Its team's quota is in use."
         assert anonymous in page.text
         assert ("alice" in page.body, "secret-project" in page.body) == (False, False)
     if user == "alice":

@@ -70,11 +70,10 @@ if "DLSPAWNER_PASSWORD" in env:
     c.Authenticator.admin_users = {"admin"}
     c.Authenticator.allow_all = True
 
-# Pages: ours extend JupyterHub's own. Login leads to the Manager's list of jobs.
+# Pages: ours extend JupyterHub's own. Login leads to /hub/home, and on to the Manager's list of jobs if it answers.
 c.JupyterHub.template_paths = [str(templates / "hub")]
 c.JupyterHub.logo_file = str(templates / "hub" / "logo.svg")
 c.JupyterHub.redirect_to_server = False
-c.JupyterHub.default_url = lambda handler: handler.current_user.spawner.portal_url if handler.current_user else ""
 c.JupyterHub.allow_named_servers = True
 
 # Services and what each may do.

@@ -178,7 +178,7 @@ def show(given: Given, service: Service) -> int:
         ("Preemptible", "yes, outside the quota" if job.get("preemptible") else "no"),
         ("Nodes", ", ".join(node for node in job.get("nodes") or () if node)),
         ("Ports", "; ".join(map(text.ports, job.get("ports") or ()))),
-        ("Asked for", text.moment(job.get("submitted"))),
+        ("Submitted", text.moment(job.get("submitted"))),
         ("Started", text.moment(job.get("started"))),
         ("Leaves at", text.moment(job.get("notice"))),
         ("Ended", text.moment(job.get("ended"))),

@@ -27,6 +27,11 @@ from typing import overload
 
 ASK = "ask an administrator"
 
+# Of a job that waits, on the Hub's pages and the Manager's.
+LOG_IN_AGAIN = "It can start now: log in to the Hub again."
+RESERVED = "Starting: its resources are reserved."
+AS_REQUESTED_NEVER = "Queued, but it cannot start as requested."
+
 # JupyterHub's tokens are 32 characters, a service account's are hundreds.
 _SECRET = re.compile(r"[A-Za-z0-9_+/=-]{32,}(?:\.[A-Za-z0-9_+/=-]+)*")
 _SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # a terminal's colours and cursor
@@ -140,6 +145,11 @@ def time(at: datetime | None) -> str | None: ...
 def time(at: datetime | None) -> str | None:
     """ISO 8601; what has not come is null. A time without a zone is a mistake of the caller's."""
     return None if at is None else at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def queue_place(position: int) -> str:
+    """The place of a queued job, from 1."""
+    return f"Number {position} in the queue; it starts automatically."
 
 
 WHEN = "{when}"

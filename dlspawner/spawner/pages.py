@@ -19,7 +19,7 @@ from jinja2 import Environment
 from jupyterhub.utils import subdomain_hook_legacy, url_path_join
 
 from dlspawner.clients.manager import PendingJobStatus
-from dlspawner.core import endpoints, naming
+from dlspawner.core import endpoints, naming, text
 from dlspawner.core.config import Team
 from dlspawner.core.launch import options, pod_status
 from dlspawner.core.launch.options import InvalidOptions
@@ -254,7 +254,7 @@ def job_page(spawner: PageSpawner, job: naming.PodIdentity) -> str:
     return _render(
         spawner,
         "job_page.html",
-        title=f"{job.user}, {job.server or 'default server'}",
+        title=f"{job.user} / {job.server or 'default server'}",
         command=command,
         host=host,
         port=port,
@@ -262,6 +262,7 @@ def job_page(spawner: PageSpawner, job: naming.PodIdentity) -> str:
         login=f"{user}@{host}",
         alias=job.server or "job",
         keys_url=keys_url(spawner),
+        logo_url=url_path_join(hub, "logo"),
         token_url=url_path_join(hub, "token"),
         jobs_url=portal_url(spawner) or url_path_join(hub, "home"),
     )
@@ -302,13 +303,13 @@ def queued(spawner: LinkedSpawner, places: Mapping[str, PendingJobStatus] | None
 
 def _place(place: PendingJobStatus) -> str:
     if place.state == "login-required":
-        return "It can start now: log in to the Hub again."
+        return text.LOG_IN_AGAIN
     if place.state == "pending-approval":
         return f"Waiting for approval. {place.why}".rstrip()
     if place.state == "starting":
-        return "Starting: its resources are reserved."
+        return text.RESERVED
     if place.never:
-        return f"Queued, but it cannot start as requested. {place.why}".rstrip()
+        return f"{text.AS_REQUESTED_NEVER} {place.why}".rstrip()
     if not place.position:
         return f"Waiting in the cluster; it starts automatically. {place.why}".rstrip()
-    return f"Number {place.position} in the queue; it starts automatically. {place.why}".rstrip()
+    return f"{text.queue_place(place.position)} {place.why}".rstrip()

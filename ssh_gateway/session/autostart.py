@@ -165,7 +165,7 @@ def progress_line(server: str, start: StartStatus) -> str:
     name = server or "your default server"
     if start.state == RUNNING:
         return f"{name} runs, and no pod of it that SSH can enter is found yet"
-    return f"{name} waits: {escaped(start.sentence)}" if start.state == QUEUED else f"{name} is starting"
+    return f"{name} is queued: {escaped(start.sentence)}" if start.state == QUEUED else f"{name} is starting"
 
 
 def start_refusal(server: str, start: StartStatus, page: str) -> str | None:

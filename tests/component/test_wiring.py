@@ -229,7 +229,7 @@ def test_in_the_hub_of_zero_to_jupyterhub_the_chart_configures_the_same(
     assert c.DLSpawner.pop("environment") == {"EXTRA": "1", **alone.DLSpawner.pop("environment")}
     assert c.KubeSpawner.pop("environment")
     assert (c.DLSpawner, c.Spawner, c.KubeSpawner) == (alone.DLSpawner, alone.Spawner, alone.KubeSpawner)
-    theirs = {"bind_url", "hub_bind_url", "db_url", "upgrade_db", "services", "load_roles", "default_url"}
+    theirs = {"bind_url", "hub_bind_url", "db_url", "upgrade_db", "services", "load_roles"}
     set_here = {name: value for name, value in alone.JupyterHub.items() if name not in theirs}
     assert {name: c.JupyterHub[name] for name in set_here} == set_here
     assert values["hub"]["services"].pop("prometheus") == {"display": False}, "of custom.monitoring"

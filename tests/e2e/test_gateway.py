@@ -179,7 +179,7 @@ def test_login_to_a_queued_job_shows_its_position_and_waits_for_gpus(product: Pr
     client = product.client(ivy)
     with begun(client.line("train", "echo in; nvidia-smi -L 2>/dev/null | wc -l", options=LOUD)) as ssh:
         said = read_until(ssh.stderr, "number 1 in the queue")
-        assert "train waits: number 1 in the queue" in said
+        assert "train is queued: number 1 in the queue" in said
         assert not select.select([ssh.stdout], [], [], 0)[0]
         full.stop("holds")
         wait_until_in(ssh)

@@ -106,9 +106,10 @@ def test_every_page_of_the_hub_is_accessible_and_fits(looks: Looks, stack: Stack
     looks.at("hub/spawn-pending/iris/stops", "stop-pending", "The job is being stopped")
     looks.at("hub/user/iris/old/", "not-running", "The job is not running")
     looks.at("hub/spawn-pending/iris/fails", "failed", "The job was not started")
-    looks.at("hub/user/iris/waits/", "waits", "waits waits")  # it leads on to the place in the queue
+    looks.at("hub/user/iris/waits/", "waits", "waits is queued")  # it leads on to the place in the queue
     looks.at("hub/admin", "forbidden", "Action is not authorized with current scopes; requires any of [admin-ui]")
-    looks.at("services/jobs/wait/iris/waits", "wait", "waits waits")
+    looks.at("services/jobs/wait/iris/waits", "wait", "waits is queued")
+    looks.at("user/iris/work/", "job-page", "The job is running. Connect to it by SSH:")
     looks.at("hub/token", "token", "Request new API token")
     page.get_by_role("button", name="Request new API token").click()
     page.get_by_text("Your new API Token").wait_for()
@@ -121,6 +122,8 @@ def test_every_page_of_the_hub_is_accessible_and_fits(looks: Looks, stack: Stack
     expect(page.get_by_role("heading", name="Starting slow")).to_be_visible()
     looks.here("spawn-pending", "Starting slow")
     expect(page.locator("#progress-steps [aria-current=step]"), "where it stands").to_have_count(1)
+    passed = page.locator("#progress-steps .done").count()
+    assert page.locator("#progress-logs").is_visible() == (passed >= 3), "a log is there once a container is"
     page.unroute_all()
     page.goto(f"{stack.url}/hub/logout")  # a page of its own only where the Hub logs people in without asking
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()

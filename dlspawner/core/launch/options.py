@@ -410,7 +410,7 @@ def quota_hint(team: Team, kinds: Sequence[GpuType], *, quotas: bool, preemptibl
     """Empty where nothing limits the team. ``quotas``: some team has one; ``preemptible``: such jobs are offered."""
     words = []
     if quotas:
-        own = [f"{shown(team.entitled(kind.name))} {kind.title}" for kind in kinds if team.entitled(kind.name)]
+        own = [f"{shown(team.entitled(kind.name))} {kind.name}" for kind in kinds if team.entitled(kind.name)]
         words.append(", ".join(own) if own else "no GPUs of its own")
         if preemptible:
             words.append(_borrowed(team.borrow_limit))

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from dlspawner.clients.kubernetes import KubernetesError
+from dlspawner.core import text
 from dlspawner.core.config import SpecialPermission, Team
 from dlspawner.core.decisions import Admit, Alternative, Decision, MustWait, Preempt, Reason, Refuse
 from dlspawner.core.job import Job, JobState, Permissions
@@ -319,9 +320,9 @@ class AdmissionService:
         if job.state is JobState.SUBMITTED:
             lifecycle.enqueue(turn, record, found.reason)
         sentence = _why(found, job, world)
-        where = f"Number {position} in the queue; it starts automatically."
+        where = text.queue_place(position)
         if self.explainer.inadmissible(turn.store.records[job.id].job):
-            where = "Queued, but it cannot start as requested."
+            where = text.AS_REQUESTED_NEVER
         return _logged(question, AdmissionResponse("wait", found.reason.value, (sentence, where, *notes)))
 
     def _evaluate(self, job: Job, world: ClusterState, now: datetime) -> Decision:

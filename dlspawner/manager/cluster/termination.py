@@ -140,7 +140,7 @@ class Terminator:
                 log.warning("job=%s pod=%s is not deleted yet: %s", record.job.id, pod.name, problem)
 
 
-RUNS = "The server runs already, so there is nothing to cancel. Stop it as any server, on the Hub's page of your jobs."
+RUNS = "The server runs already, so there is nothing to cancel. Stop it on the page Jobs."
 
 
 class CancelResult(Enum):

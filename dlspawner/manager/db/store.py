@@ -95,6 +95,10 @@ class TooManyKeys:
     limit: int
     present: int
 
+    @property
+    def sentence(self) -> str:
+        return f"You have {self.present} of at most {self.limit} keys. Remove one first."
+
 
 @dataclass(frozen=True, slots=True)
 class AllocatedUid:

@@ -156,7 +156,7 @@ def ended(source: PodLogSource, container: LoggedContainer, now: datetime) -> Po
 def _sentence(reason: str, message: str, gpus: Collection[str]) -> str | None:
     if reason == "Scheduled":
         node = _NODE.search(message)
-        return f"It was given a place on the node {node[1]}." if node else "It was given a place."
+        return f"Scheduled on node {node[1]}." if node else "Scheduled."
     if reason == "FailedScheduling":
         found = pod_events.explain_unschedulable(message, gpus)
         return f"{found.cause}: {found.step}." if found else f"No node takes it now: {text.quoted(message)}"

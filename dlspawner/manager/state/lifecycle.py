@@ -29,7 +29,7 @@ from dlspawner.manager.state.job_store import Transaction, withdraw
 from dlspawner.manager.state.notify import post
 
 LOG_IN = "It could start now, and the Hub wants a fresh login from you first. It keeps its place until then."
-CANCELLED_BEFORE_START = "It was cancelled before it started."
+CANCELLED_BEFORE_START = EventReason.CANCELLED.end_text
 _WAITS_AGAIN = frozenset({EventReason.PREEMPTED, EventReason.MAINTENANCE})  # stops after which a job may be requeued
 _CANCELLED_BEFORE_REQUEUE = "{} It was cancelled before it waited again."
 STARTS_AGAIN = "It keeps its place in the queue and restarts automatically; unsaved work is lost."

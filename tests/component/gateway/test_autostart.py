@@ -58,7 +58,7 @@ async def test_login_starts_the_job_and_tells_progress_on_standard_error(
     assert (done.status, done.text) == (3, "in\n"), done.err
     assert running.people.starts == [("alice", "train")]
     said = [line.strip() for line in done.err.splitlines() if line.startswith("train")]
-    assert said == [f"train waits: {WAITS.sentence}", f"train waits: {last}", "train is starting"]
+    assert said == [f"train is queued: {WAITS.sentence}", f"train is queued: {last}", "train is starting"]
     assert value(running, "starts_total", result="running") == 1
     assert audit(caplog) == ["event=start user=alice server=train", "event=started user=alice server=train"]
 
@@ -170,7 +170,7 @@ async def test_login_without_a_server_reads_why_the_default_server_waits(
     running.people.stages = [look]
     process = await alice.start("ssh", "alice@gateway", "echo in")
     said = await asyncio.wait_for(process.stderr.readline(), DEADLINE)
-    assert said.decode().strip() == f"your default server waits: {WAITS.sentence} (nothing is shown until it runs)"
+    assert said.decode().strip() == f"your default server is queued: {WAITS.sentence} (nothing is shown until it runs)"
     runs.set()
     done = await finish(process)
     assert (done.status, done.text) == (0, "in\n"), done.err

@@ -155,14 +155,14 @@ async def test_page_shows_each_state_and_the_result(portal: Portal) -> None:
 
     acting = portal.served.acting
     assert acting.advisor is not None
-    assert (await page()).endswith("changes nothing. Run")
+    assert (await page()).endswith("no setting is changed. Run")
     await press("run")
     await until(lambda: not acting.advisor.running, "there is no history")  # type: ignore[union-attr]
     assert "No job with GPUs has ever run. Run again" in await page()
     await acting.ledger._store.write(put_history)
     await press("run")
     await until(lambda: bool(processes(os.getpid())), "its process is there")
-    assert re.search("Asked for by root-admin .* Cancel$", await page())
+    assert re.search("Started by root-admin .* Cancel$", await page())
     await press("cancel")
     assert re.search("The latest run was cancelled .* Run again", await page())
     await press("run")

@@ -31,7 +31,7 @@ MOUNT = event("FailedMount", "MountVolume failed: //user:password@10.0.0.1/x")
 @pytest.mark.parametrize(
     ("told", "sentence"),
     [
-        pytest.param(event("Scheduled", PLACE), "It was given a place on the node gpu-1.", id="a place"),
+        pytest.param(event("Scheduled", PLACE), "Scheduled on node gpu-1.", id="a place"),
         pytest.param(event("FailedScheduling", FULL), f"{NO_PLACE}less.", id="no place, as FAILURES.md says it"),
         pytest.param(event("BackOff", "Back-off restarting failed container x"), AGAIN, id="ends again and again"),
         pytest.param(MOUNT, "A volume of it cannot be mounted now.", id="nothing of Kubernetes' own words"),

@@ -89,14 +89,14 @@ async def test_log_comes_from_the_cluster_and_after_the_end_from_the_database(re
     assert "hello done goodbye" in page.text
 
     async def told(path: str) -> bool:
-        return "It was given a place on the node" in (await reading.read("vera", path)).body
+        return "Scheduled on node" in (await reading.read("vera", path)).body
 
     await until(lambda: told(f"jobs/{question.job}"), "its page says where it ran")
     await until(lambda: told(f"api/jobs/{question.job}/pod-events"), "programs are told so, too")
     assert (await reading.read("bob", f"api/jobs/{question.job}/pod-events")).status == 404
     assert (await reading.read("root-admin", f"api/jobs/{question.job}/pod-events")).status == 403
     seen = await reading.read("root-admin", f"jobs/{question.job}")
-    assert (seen.status, "It was given a place on the node" in seen.body) == (200, False), "only that there is the job"
+    assert (seen.status, "Scheduled on node" in seen.body) == (200, False), "only that there is the job"
     assert "running" not in page.text
     assert (
         f'href="/services/jobs/jobs/{question.job}/log"' in (await reading.read("alice", f"jobs/{question.job}")).body
@@ -217,10 +217,10 @@ async def test_events_are_searched_by_rest_and_on_the_page(reading: Reading) -> 
         return [one.get("sentence") or one["reason"] for one in json.loads(answer.body)["items"]]
 
     async def placed() -> bool:
-        return any("a place on the node" in one for one in await found("pod-events"))
+        return any("Scheduled on node" in one for one in await found("pod-events"))
 
     await until(placed, "its node is known")
-    assert len(await found("pod-events?search=PLACE%20on")) == 1
+    assert len(await found("pod-events?search=SCHEDULED%20on")) == 1
     assert await found("events?search=Admit") == ["admitted"]
     for kind in ("events", "pod-events"):
         assert await found(f"{kind}?search=nowhere") == []
@@ -229,7 +229,9 @@ async def test_events_are_searched_by_rest_and_on_the_page(reading: Reading) -> 
     assert ("Admitted" in some.text, "Running" in some.text, "Show all" in some.text) == (True, False, True)
     assert "No matching entries." in (await reading.read("alice", f"{page}?search=nowhere")).text
     assert (await reading.read("alice", f"{page}?search={'x' * 201}")).status == 422
-    assert "a place on" not in (await reading.read("root-admin", f"{page}?search=place")).text, "not theirs to read"
+    assert "Scheduled on" not in (await reading.read("root-admin", f"{page}?search=scheduled")).text, (
+        "not theirs to read"
+    )
 
 
 async def test_queued_job_has_no_log(reading: Reading) -> None:

@@ -78,6 +78,14 @@ async def test_cluster_page_shows_free_and_closed_nodes(portal: Portal) -> None:
     assert "gpu-2 does not answer" in page.text
 
 
+async def test_cluster_page_draws_borrowed_gpus_in_one_colour(portal: Portal) -> None:
+    await portal.runs(wants("alice", gpus=3))
+    await portal.runs(wants("bob", gpus=2, preemptible=True))
+    body = (await portal.read("alice", "cluster")).body
+    assert body.count('role="listitem" class="borrowed"') == 2
+    assert '<rect class="borrowed" x="37.5%" y="0" height="100%" width="25.0%" />' in body
+
+
 async def test_page_of_an_ended_job_has_a_restart_button_for_its_owner(portal: Portal) -> None:
     await portal.runs(wants("holder", gpus=8))
     question = await portal.waits(wants("alice", server="train"))
@@ -201,7 +209,7 @@ async def test_list_of_all_jobs_has_title_and_filters_of_its_viewer(
         ("alice", "secret-project (yours)"),
         ("vera", "alice / secret-project"),
         ("root-admin", "alice / secret-project"),
-        ("lars", "somebody’s"),
+        ("lars", "another user’s"),
     ],
     ids=["its owner", "the team's admin", "an administrator", "another team's admin"],
 )
@@ -214,7 +222,7 @@ async def test_queue_shows_owner_and_reason_to_those_who_may_see_the_job(portal:
     assert shown in page.text
     assert ("this job needs 2." in page.text) == (user != "lars")
     if user == "lars":
-        anonymous = "2 of 2 somebody’s Everybody 2 GPUs of type gpu just now not known Its team's quota is in use."
+        anonymous = "2 of 2 another user’s Everybody 2 GPUs of type gpu just now not known Its team's quota is in use."
         assert anonymous in page.text
         assert ("alice" in page.body, "secret-project" in page.body) == (False, False)
     if user == "alice":

@@ -48,6 +48,7 @@ async def test_preview_wants_a_ticket_of_the_hub(portal: Portal, token: str | No
         pytest.param(
             "train", {"gpus": 2}, "admit", "Starts now. 2 GPUs of type gpu, team Everybody, 0.1 CPU", id="start"
         ),
+        pytest.param("train", {"gpus": 0}, "admit", "Starts now. No GPU, team Everybody, 0.1 CPU", id="no GPU"),
         pytest.param("train", {"gpus": 9}, "refuse", "GPUs must be between 0 and 8", id="an option out of range"),
         pytest.param("Train", {"gpus": 1}, "refuse", "small letters, digits and single hyphens", id="no name"),
         pytest.param("there", {"gpus": 1}, "refuse", "Stop it first, or use another server.", id="a server in use"),

@@ -136,16 +136,16 @@ ALLOWANCES: dict[str, tuple[Team, bool, str]] = {
     "a quota and a limit": (
         team("v", {"a100": 4, "v100": 2}, borrow_limit=8, soft=4, hard=8),
         True,
-        "Team v: 4 A100, 2 V100; up to 8 idle ones for preemptible jobs; at most 4 GPUs for one person without an "
+        "Team v: 4 a100, 2 v100; up to 8 idle ones for preemptible jobs; at most 4 GPUs for one person without an "
         "approval, and 8 with one.",
     ),
-    "nothing can be approved": (team("v", 4, soft=4, hard=4), False, "Team v: 4 A100; at most 4 GPUs for one person."),
+    "nothing can be approved": (team("v", 4, soft=4, hard=4), False, "Team v: 4 a100; at most 4 GPUs for one person."),
     "no quota and no limit": (
         team("v", {}, hard=1),
         True,
         "Team v: no GPUs of its own; idle ones of others for preemptible jobs; at most 1 GPU for one person.",
     ),
-    "nothing to borrow": (team("v", 4, borrow_limit=0), True, "Team v: 4 A100; none for preemptible jobs."),
+    "nothing to borrow": (team("v", 4, borrow_limit=0), True, "Team v: 4 a100; none for preemptible jobs."),
 }
 
 
@@ -168,7 +168,7 @@ def test_the_form_shows_the_quota_if_jobs_are_counted(counts: bool) -> None:
     settings = replace(SHARED, teams=TeamsConfig((vision,)))
     (panel,) = forms.panels(settings, (vision,), "ipython", {}, {} if counts else None)
     field = next(field for field in panel.fields if field.name == "gpus")
-    assert ("2 A100 80 GB;" in field.help) is counts
+    assert ("2 a100;" in field.help) is counts
 
 
 def test_a_team_with_one_priority_has_no_control() -> None:

@@ -25,6 +25,7 @@ from dlspawner.clients.hub import HubError, HubIdentity, HubServer, IdentityKind
 from dlspawner.core.config import TeamsConfig
 from dlspawner.core.job import JobState
 from dlspawner.core.template import EndpointProtocol, Template
+from dlspawner.core.text import LOG_IN_AGAIN
 from dlspawner.manager.db.store import DatabaseUnavailable, FoundKey, TooManyKeys
 from dlspawner.manager.http.api.base import as_name, page_path, read_host_keys
 from dlspawner.manager.http.api.models.requests import (
@@ -115,7 +116,7 @@ class OwnKeysHandler(UserApiHandler):
             person.name, ssh_keys.with_names(parsed, name), self.manager.now(), limit
         )
         if isinstance(result, TooManyKeys):
-            raise HttpProblem(409, f"You have {result.present} of at most {result.limit} keys. Remove one first.")
+            raise HttpProblem(409, result.sentence)
         new, known = ([KeyModel.model_validate(key) for key in keys] for keys in (result.new, result.known))
         self.reply(AddedKeysModel(keys=new, known=known), 201 if new else 200)
 
@@ -275,7 +276,6 @@ START_NOT_THE_GATEWAY = (
 )
 OFF = SshStartModel(state="off", job=None, sentence="", page="")
 ENDED = "{server} has ended a moment ago, and a login does not start it again before {minutes}."
-LOG_IN = "It can start now: log in to the Hub again."
 
 
 class SshStartHandler(StartJobHandler):
@@ -347,7 +347,7 @@ class SshStartHandler(StartJobHandler):
         if not record.is_pending:
             return self._stands("starting", job.id, user, server)
         if job.state is JobState.LOGIN_REQUIRED:
-            return self._stands(job.state.value, job.id, user, server, LOG_IN)
+            return self._stands(job.state.value, job.id, user, server, LOG_IN_AGAIN)
         look = desk.explainer.explain(record, advises=False)
         place = f"number {look.position} in the queue. " if job.state is JobState.QUEUED else ""
         return self._stands(look.state, job.id, user, server, f"{place}{look.sentence}".strip())

@@ -22,6 +22,7 @@ from dlspawner.manager.admission.approvals import pending_notice
 from dlspawner.manager.admission.service import AdmissionService
 from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.db.repository import NotLeader
+from dlspawner.manager.http.api.base import ONLY_SEEN
 from dlspawner.manager.http.api.notices import level_of, page
 from dlspawner.manager.http.auth import recipient_of
 from dlspawner.manager.http.handlers import NOT_YET, NOTHING_HERE, STALE_PAGE, HttpProblem, IdentityHandler, PageHandler
@@ -77,7 +78,7 @@ class PortalPage(PageHandler):
         if record is None or job.startswith(EXTERNAL_POD_PREFIX) or not sees.reaches(record.job.user, record.job.team):
             raise HttpProblem(404, NO_JOB)
         if not self.viewer(right).reaches(record.job.user, record.job.team):
-            raise HttpProblem(403, "You may see this job, and not do that to it.")
+            raise HttpProblem(403, ONLY_SEEN)
         return record
 
     async def kept(self, job: str) -> JobHistory:

@@ -110,7 +110,7 @@ class HistoryPage(PortalPage):
             count=len(told.totals),
             total=_sum(told.totals),
             plots=plots,
-            free=_free(told),
+            free=_free(told, names),
             csv=f"{self.manager.service.prefix}api/history/gpu-hours.csv?{urlencode(query)}",
             whose="all users"
             if viewer.all
@@ -124,7 +124,9 @@ class HistoryPage(PortalPage):
 
     def _names(self, by: GroupBy) -> Mapping[str, str]:
         """Returns the titles of rows that differ from their names."""
-        return self.leader().settings.teams.titles if by is GroupBy.TEAM else {}
+        settings = self.leader().settings
+        types = {kind.name: kind.title or kind.name for kind in settings.cluster.gpu_types}
+        return {GroupBy.TEAM: settings.teams.titles, GroupBy.GPU_TYPE: types}.get(by, {})
 
 
 def _name(key: object, names: Mapping[str, str]) -> str:
@@ -154,7 +156,7 @@ def _plots(told: GpuHoursReport, names: Mapping[str, str]) -> list[HistoryPlot]:
     return plots
 
 
-def _free(told: GpuHoursReport) -> list[HistoryPlot]:
+def _free(told: GpuHoursReport, names: Mapping[str, str]) -> list[HistoryPlot]:
     """GPUs that were free and of use, and those of none: by type where the question is, or of all types."""
     apart, days = told.question.by is GroupBy.GPU_TYPE, _days(told.question)
     by_type: dict[str, dict[str, tuple[float, float, float]]] = {}
@@ -169,8 +171,9 @@ def _free(told: GpuHoursReport) -> list[HistoryPlot]:
         series = tuple(
             ChartSeries(*one) for one in zip(("usable", "on closed nodes", "fragmented"), values, strict=True)
         )
-        title = f"Free GPU-hours of type {kind} by day" if apart else "Free GPU-hours by day"
-        plots.append(HistoryPlot(f"free-{number}", kind or "All types", title, days, series))
+        heading = _name(kind, names) if apart else "All types"
+        title = f"Free GPU-hours by day, {heading}" if apart else "Free GPU-hours by day"
+        plots.append(HistoryPlot(f"free-{number}", heading, title, days, series))
     return plots
 
 

@@ -14,6 +14,7 @@ its person has. Others read the kind of reason.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -123,11 +124,15 @@ class ClusterPage(PortalPage):
         book = self.admission().store
         nodes = usage_report.node_statuses(book.cluster_state)
         kinds = [one for one in usage_report.type_statuses(book.cluster_state, nodes) if one.total]
+        borrowed = Counter[str]()
+        for (_, kind), use in usage_report.usage_by_team(book.cluster_state).items():
+            borrowed[kind] += use.borrowed
         only = self.get_query_argument("type", "")
         self.show_page(
             "cluster.html",
             status,
             kinds=kinds,
+            borrowed=borrowed,
             only=only,
             nodes=[node for node in nodes if not only or any(one.gpu_type == only for one in node.gpus)],
             taints={name: room.node.taints for name, room in book.cluster_state.rooms.items()},
@@ -245,7 +250,7 @@ class AllJobsPage(PortalPage):
             choices={name: title for name, title in titles.items() if viewer.all or name in names},
             given=given,
             states=[LIVE, *STATES],
-            kinds=[(NO_GPUS, "no GPU"), *((kind.name, kind.name) for kind in settings.cluster.gpu_types)],
+            kinds=[(NO_GPUS, "no GPU"), *((kind.name, kind.title or kind.name) for kind in settings.cluster.gpu_types)],
             teams=titles,
             templates={one.name: one.title for one in settings.templates},
             offered=[(one.name, one.title) for one in offered],

@@ -25,7 +25,7 @@ from enum import Enum
 from urllib.parse import urljoin
 
 from dlspawner.clients.hub import HubError, HubRejected, HubServer, HubUser
-from dlspawner.core import naming
+from dlspawner.core import naming, text
 from dlspawner.core.config import Team
 from dlspawner.core.endpoints import Forward, Target, forward, ssh_command
 from dlspawner.core.idle import IdleRule, JobActivity, idle_since
@@ -97,8 +97,8 @@ class MyJobsPageBase(PortalPage):
                 break
             run = choose(await shelf.runs(row.job), "", "", None, previous=False)
             with contextlib.suppress(HttpProblem):  # many logs are read already
-                text = (await read_log(shelf, self.person().name, run, LogQuery(tail=_LINES)))[1] if run else ""
-                words[row.job] = "\n".join(text.rstrip().splitlines()[-_LINES:])
+                log = (await read_log(shelf, self.person().name, run, LogQuery(tail=_LINES)))[1] if run else ""
+                words[row.job] = "\n".join(log.rstrip().splitlines()[-_LINES:])
         return [replace(row, last_words=words.get(row.job, "")) for row in listed]
 
     async def facts(self, name: str, user: HubUser | None) -> RowContext:
@@ -542,10 +542,10 @@ def _says(record: JobRecord, look: QueueStatus | None, happened: Mapping[str, st
     if record.stop is not None:
         return record.stop.message
     if job.state is JobState.LOGIN_REQUIRED:
-        return "It can start now: log in to the Hub again."
+        return text.LOG_IN_AGAIN
     if record.awaiting_start:
         in_cluster = f"Waiting in the cluster. {look.sentence if look is not None else ''}".strip()
-        return in_cluster if record.waits_in_cluster else "Starting: its resources are reserved."
+        return in_cluster if record.waits_in_cluster else text.RESERVED
     if look is not None and job.state is JobState.PENDING_APPROVAL:
         return f"Waiting for approval. {look.sentence}"
     if look is not None and look.state == "queued":

@@ -23,7 +23,7 @@ from dlspawner.manager.admission.service import AdmissionRequest, AdmissionRespo
 from dlspawner.manager.http.api.start_jobs import RUNS
 from dlspawner.manager.http.handlers import STALE_PAGE, HttpProblem, ManagerHandler
 from dlspawner.manager.http.portal.base import PortalPage
-from dlspawner.manager.model.job_history import NO_NAME, is_server_name, request_text, size_text
+from dlspawner.manager.model.job_history import NO_NAME, is_server_name, request_text
 from dlspawner.settings import Settings
 
 
@@ -74,7 +74,7 @@ def _request(job: Job, titles: Mapping[str, str]) -> str:
     cpu, memory = sum(pod.cpu_milli for pod in pods), sum(pod.memory_bytes for pod in pods)
     several = f"{len(pods)} pods" if len(pods) > 1 else ""
     amount = f"{cpu / 1000:g} CPU, {units.size(memory)} memory"
-    size = "" if job.request.gpus else size_text(job)
+    size = "" if job.request.gpus else "No GPU"
     return ", ".join(filter(None, (size, request_text(job, titles.get(job.team, job.team)), amount, several)))
 
 

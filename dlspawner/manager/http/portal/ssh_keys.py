@@ -107,8 +107,7 @@ class KeysPageBase(PageHandler):
         """Add keys and go back to the page, which says what happened."""
         result = await self.manager.store.add_keys(person.name, keys, self.manager.now(), self.manager.keys_per_user)
         if isinstance(result, TooManyKeys):
-            sentence = f"You have {result.present} of at most {result.limit} keys. Remove one first."
-            await self.show_keys(person, 409, problems=(sentence,))
+            await self.show_keys(person, 409, problems=(result.sentence,))
             return
         self.back(added=_ids(result.new), known=_ids(result.known))
 

@@ -142,15 +142,18 @@ class _SkipCache:
 
     def started(self, job: Job) -> None:
         where = queue_key(job), job.team
-        self._most[where] = left = self._left(*where)
-        if left <= 0:
+        self._limit(where, self._left(*where))
+
+    def _limit(self, where: tuple[QueueKey, str], most: float) -> None:
+        self._most[where] = most = min(most, self._most.get(where, inf))
+        if most <= 0:
             self.full.add(where)
 
     def note(self, job: Job, found: Blocked) -> None:
         reason, lane = found.reason, queue_key(job)
         alike, kind, pod = (self._payer(job), job.request), job.request.gpu_type, job.request.pods[0]
-        if found.lane and self._world.cluster.units(kind, job.request.gpus) <= 1 and not self._stops_own(lane[0]):
-            self.full.add((lane, job.team))
+        if found.most is not None and not self._stops_own(lane[0]):
+            self._limit((lane, job.team), found.most)
         elif reason is Reason.BLOCKED_BY_EARLIER and kind is not None:
             self._turns[alike] = (job.submitted, job.id)
             return

@@ -82,7 +82,7 @@ class NodeSearch:
         if ahead is not None:
             left = self.world.available_quota(self.request.team, self.kind, self.request)
             if left - self.request.request.gpus < ahead.request.gpus:
-                return replace(blocked_by(ahead), lane=True)
+                return replace(blocked_by(ahead), most=left - ahead.request.gpus)
             kept = self._nodes_kept(ahead)
         found = self._search(kept)
         if found is not None:
@@ -491,7 +491,7 @@ def _of_team(team: str, kind: str, world: ClusterState, now: datetime) -> _OfTea
 def _share_owner(team: str, kind: str, world: ClusterState, now: datetime) -> tuple[Job, Nodes] | None:
     """The first job of a team that only guests and borrowers keep from its own share, and its nodes there."""
     share = world.quota_by_team(kind).get(team, {})
-    keys = world.queues[team, kind][team]
+    keys = world.queues[team, kind][team].keys
     tried: set[ResourceRequest] = set()
     for job in _inside_quota(team, kind, keys, world, now) if share else ():
         nodes = None if job.request in tried else fits_own_share(job, share, world, beside_own=True)
@@ -504,7 +504,7 @@ def _share_owner(team: str, kind: str, world: ClusterState, now: datetime) -> tu
 def _no_share(team: str, kind: str, world: ClusterState, now: datetime) -> Job | None:
     """Returns the first job of a team that may not be passed any more and that its share cannot hold."""
     share = world.quota_by_team(kind).get(team, {})
-    keys = queue.waiting_since(world.queues[team, kind][team], now - world.cluster.scheduling.max_backfill_wait)
+    keys = queue.waiting_since(world.queues[team, kind][team].keys, now - world.cluster.scheduling.max_backfill_wait)
     tried: set[ResourceRequest] = set()
     for job in _inside_quota(team, kind, keys, world, now):
         if not share or (job.request not in tried and fits_own_share(job, share, world, beside_own=False) is None):

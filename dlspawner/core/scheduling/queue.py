@@ -62,7 +62,6 @@ def in_order(
     promised = {name: world.jobs[name] for name in world.promised}
 
     def line(lane: QueueKey, team: str, keys: list[JobOrderKey]) -> Iterator[OrderKey]:
-        later, used = not lane[0] or lane[1] is None, inf if lane[1] is None else world.usage_of(team, now)
         index = 0
         while index < len(keys) and (lane, team) not in full:
             one = level, submitted, job_id = keys[index]
@@ -70,7 +69,7 @@ def in_order(
                 if skip(world.jobs[job_id]):
                     index = _after_level(keys, index, level)
                     continue
-                yield later, level, used, submitted, job_id
+                yield order_key(world.jobs[job_id], world, now)
             index = bisect_right(keys, one)  # the job may be gone
 
     heads_of_promised = [iter((order_key(job, world, now),)) for job in promised.values()]
@@ -173,6 +172,11 @@ def blocking_job(request: Job, world: ClusterState, now: datetime) -> Job | None
         return overdue.starved[request.priority]
     one = overdue.first
     return one if one is not None and order_key(one, world, now) < order_key(request, world, now) else None
+
+
+def takes_quota_of(ahead: Job, request: Job, left: int) -> bool:
+    """True if a job would leave less of its team's quota than one needs that it may not pass."""
+    return left - request.request.gpus < ahead.request.gpus
 
 
 def _past_max_wait(where: QueueKey, world: ClusterState, now: datetime) -> _PastMaxWait:

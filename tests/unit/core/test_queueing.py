@@ -263,3 +263,16 @@ def test_jobs_like_one_that_is_skipped_are_passed_over_up_to_the_next_priority_w
 
     assert [job.id for job in queue.in_order(here, NOW, skip)] == ["promised", "small"]
     assert set(looked) == {"j00", "low-j00", "promised", "small"}
+
+
+def test_job_that_its_own_team_keeps_waiting_is_looked_at_again_when_its_team_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = (runs("x", "a", 5, "n1"), runs("y", "a", 5, "n2"), runs("other", "b", 1, "n3"))
+    here = world(team("a", 16), team("b", 8), node("n1"), node("n2"), node("n3"), *held, queues("j", "a", 6))
+    looked, evaluate = [], admission.evaluate
+    monkeypatch.setattr(admission, "evaluate", lambda *asked: looked.append(asked[0].id) or evaluate(*asked))
+    for gone, started, looks in (("", [], 1), ("other", [], 1), ("x", ["j"], 2)):
+        here.remove(gone)
+        assert one_pass(here, NOW) == started, gone
+        assert looked == ["j"] * looks, gone

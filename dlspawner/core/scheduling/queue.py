@@ -64,7 +64,7 @@ def in_order(
     def line(lane: QueueKey, team: str, keys: list[JobOrderKey]) -> Iterator[OrderKey]:
         index = 0
         while index < len(keys) and (lane, team) not in full:
-            one = level, submitted, job_id = keys[index]
+            one = level, _, job_id = keys[index]
             if job_id not in promised:
                 if skip(world.jobs[job_id]):
                     index = _after_level(keys, index, level)

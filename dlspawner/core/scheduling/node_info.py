@@ -250,7 +250,7 @@ class NodeInfo:
         )
 
     def _reserved(self, resource: str, but: str, before: object = None) -> Resources:
-        """Returns the resources that other jobs were promised; ``before``: the turn of a job, for earlier ones alone."""
+        """Returns the resources that other jobs were promised; ``before``: those before a job's turn alone."""
         if not self.reservations:
             return NO_RESOURCES
         turns = self._turns

@@ -68,6 +68,7 @@ def _of(pod: PodRequest) -> Resources:
 
 
 NO_RESOURCES = Resources(0, 0, 0)
+_Turn = tuple[int, datetime, str]  # in the order of the queue
 
 
 def resources_needed(pods: Iterable[PodRequest], resource: str) -> Resources:
@@ -100,7 +101,7 @@ class NodeInfo:
     )  # guaranteed or promised so, by resource and team
     allocations: dict[str, tuple[PodRequest, ...]] = field(default_factory=dict)  # by job
     reservations: dict[str, tuple[PodRequest, ...]] = field(default_factory=dict)  # by job
-    _turns: dict[str, tuple[int, datetime, str]] = field(default_factory=dict)  # of those, in the order of the queue
+    _turns: dict[str, _Turn] = field(default_factory=dict)  # of those, in the order of the queue
     preemptible: set[str] = field(default_factory=set)  # of the holders those that are preemptible
     terminating: dict[str, datetime | None] = field(default_factory=dict)  # and those that are leaving, when
     cache: dict[object, Any] = field(default_factory=dict)  # what was found out since the last change here
@@ -249,7 +250,7 @@ class NodeInfo:
             (pod for name in later if name not in without for pod in self.allocations[name]), resource
         )
 
-    def _reserved(self, resource: str, but: str, before: object = None) -> Resources:
+    def _reserved(self, resource: str, but: str, before: _Turn | None = None) -> Resources:
         """Returns the resources that other jobs were promised; ``before``: those before a job's turn alone."""
         if not self.reservations:
             return NO_RESOURCES

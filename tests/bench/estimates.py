@@ -1,36 +1,25 @@
-"""How good estimated starts are: `python -m tests.bench.estimates TRACE.csv…`, a table as of ElasticFlow's artifacts.
+"""How good estimated starts are: `python -m tests.bench.estimates DIRECTORY`, and a part of `make simulations`.
 
-A trace has `timestamp`, `duration`, `num_gpus` and `cluster`; every virtual cluster is a team. It is replayed with the
-decisions themselves: one GPU type, a quota for each team of so many nodes as let its jobs wait now and then, all jobs
-guaranteed. While jobs wait, estimates are asked for every `EVERY`, from the jobs that have ended until then, and
-compared with when the job then started.
+Traces are replayed by the simulator. From time to time, while jobs wait, their starts are estimated from the jobs that
+have ended until then, and compared with when they then started. Estimates change nothing of the replay.
 
-The spread is chosen on what was asked in the first half of the time, and judged by what was asked in the second, which
-had no part in the choice. Estimates change nothing of the replay, so all spreads are asked at the same moments of one.
-
-Nothing of the trace is kept. Printed is how often a job that waited had an estimate, how often it started within the
-range, and how far from its middle.
+The weeks of Philly were fixed before any of them was looked at, and had no part in the choice of `SPREAD` and of the
+bounds of a range: the busiest five days (from 4 October 2017) and the week after them had. Nor had the sessions.
 """
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from heapq import heappop, heappush
-from math import ceil
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 from statistics import median
+from typing import Any
 
-from dlspawner.core.decisions import Preempt
 from dlspawner.core.job import Job, JobState
-from dlspawner.core.scheduling.admission import schedule
-from dlspawner.core.scheduling.cluster_state import ClusterState
 from dlspawner.core.scheduling.estimates import (
-    SPREAD,
     Estimate,
     KnownEnds,
     RunTime,
@@ -40,176 +29,133 @@ from dlspawner.core.scheduling.estimates import (
     similar,
     simulate,
 )
-from tests.unit.core.factories import NOW, ask, node, team, wants, world
+from dlspawner.simulate import readers
+from dlspawner.simulate.engine import Replay
+from dlspawner.simulate.scenario import make
+from dlspawner.simulate.trace import Loader, Trace, TraceJob
 
-EVERY, PLAYS = timedelta(hours=4), 12
-_BEFORE = timedelta(days=1.5)  # until then only short jobs can have ended
-_DAYS = 5  # of the trace, from its busiest beginning on
-_LOAD = 0.9  # what a team's jobs ask of its nodes, on average over the days
-_MOST_WAIT = 100  # of the queue that are looked at, and of a lane
-_LARGEST = 8
-SPREADS = (1.0, 0.85, 0.6, 0.45, SPREAD, 0.2)
-HALVES = ("first half", "second half")
-
-
-@dataclass(frozen=True, slots=True)
-class TraceJob:
-    """A job of the trace."""
-
-    at: datetime
-    team: str
-    gpus: int
-    seconds: float
+PLAYS = 12
+FIRST = 0.25  # of the time in which nothing is asked: only short jobs can have ended
+LOAD = 0.9  # what a team's jobs ask of its nodes, on average over the time
+MOST_WAIT = 100  # of the queue that are looked at, and of a lane
+WEEKS = tuple(datetime(2017, month, day, tzinfo=UTC) for month, day in ((10, 16), (10, 30), (11, 13), (11, 27)))
 
 
 @dataclass(slots=True)
 class Score:
-    """How good the estimates were."""
+    """How good the estimates were; times in seconds."""
 
     asked: int = 0
     inside: int = 0
-    errors: list[float] = field(default_factory=list)  # seconds between the start and the middle of the range
-    waits: list[float] = field(default_factory=list)  # seconds that were still to be waited
+    early: int = 0  # started before the range
+    widths: list[float] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)  # that were still to come
 
     def add(self, found: Estimate, asked: datetime, started: datetime) -> None:
-        middle = found.earliest + (found.latest - found.earliest) / 2
         slack = timedelta(minutes=1)  # an estimate is read to the minute
         self.inside += found.earliest - slack <= started <= found.latest + slack
-        self.errors.append(abs((started - middle).total_seconds()))
+        self.early += started < found.earliest - slack
+        self.widths.append((found.latest - found.earliest).total_seconds())
         self.waits.append((started - asked).total_seconds())
 
-    def lines(self) -> Iterator[str]:
-        known = len(self.errors)
-        yield f"asked {self.asked}, not known {100 * (1 - known / max(1, self.asked)):.0f} %"
-        if known:
-            yield f"started within the range {100 * self.inside / known:.0f} %"
-            yield f"median error {median(self.errors) / 60:.0f} min, median wait {median(self.waits) / 60:.0f} min"
+    def __add__(self, other: Score) -> Score:
+        counts = (self.asked + other.asked, self.inside + other.inside, self.early + other.early)
+        return Score(*counts, self.widths + other.widths, self.waits + other.waits)
 
-
-def read(path: Path) -> list[TraceJob]:
-    """The jobs of a trace, in the order in which they came; those larger than a node ask for whole nodes."""
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["timestamp"]]
-    found = [
-        TraceJob(
-            datetime.fromisoformat(row["timestamp"]).replace(tzinfo=NOW.tzinfo),
-            row["cluster"],
-            int(float(row["num_gpus"])),
-            float(row["duration"]),
+    def __str__(self) -> str:
+        known = len(self.waits)
+        if not known:
+            return f"asked {self.asked}, none known"
+        width, wait = median(self.widths), median(self.waits)
+        return (
+            f"asked {self.asked}, known {known / self.asked:.0%}; of these started within the range "
+            f"{self.inside / known:.0%}, before it {self.early / known:.0%}; median width {width / 60:.0f} min, "
+            f"median wait {wait / 60:.0f} min, {width / max(wait, 1.0):.1f} times as wide"
         )
-        for row in rows
-        if float(row["duration"]) > 0
-    ]
-    return sorted(found, key=lambda one: (one.at, one.team, one.seconds))
 
 
-def busiest(jobs: Sequence[TraceJob]) -> list[TraceJob]:
-    """The days in which most came."""
-    best, begin = (0, jobs[0].at), 0
-    for end, one in enumerate(jobs):
-        while one.at - jobs[begin].at > timedelta(days=_DAYS):
-            begin += 1
-        best = max(best, (end - begin, jobs[begin].at))
-    return [one for one in jobs if best[1] <= one.at <= best[1] + timedelta(days=_DAYS)]
+@dataclass(slots=True)
+class Asking(Replay):
+    """A replay that asks for estimates at every so many samples of the cluster's use."""
 
+    every: int = 1
+    score: Score = field(default_factory=Score)
+    _sampled: int = 0
+    _known: RunTimes = field(default_factory=RunTimes)
+    _open: dict[str, list[tuple[datetime, Estimate]]] = field(default_factory=dict)
 
-def cluster(jobs: Sequence[TraceJob]) -> ClusterState:
-    """Nodes of eight GPUs: of each team as many as its jobs keep busy for most of the time, the largest fits on."""
-    span = (jobs[-1].at - jobs[0].at).total_seconds()
-    nodes = {}
-    for name in sorted({one.team for one in jobs}):
-        mine = [one for one in jobs if one.team == name]
-        busy = sum(one.gpus * min(one.seconds, span) for one in mine) / span / _LOAD
-        nodes[name] = max(ceil(busy / _LARGEST), *(ceil(one.gpus / _LARGEST) for one in mine))
-    many = sum(nodes.values())
-    return world(
-        *(team(name, _LARGEST * count) for name, count in nodes.items()),
-        *(node(f"n{number:04}", cpu_milli=1_000_000) for number in range(many)),
-    )
-
-
-class Replay:
-    """The trace, from beginning to end."""
-
-    def __init__(self, jobs: Sequence[TraceJob]) -> None:
-        self.world = cluster(jobs)
-        self.scores = {(spread, half): Score() for spread in SPREADS for half in HALVES}
-        self._jobs = list(jobs)
-        self._ends: list[tuple[datetime, str]] = []
-        self._durations = RunTimes()
-        self._seconds = {f"j{number:06}": one.seconds for number, one in enumerate(jobs)}
-        self._open: dict[str, list[tuple[Score, datetime, Estimate]]] = {}
-        begin = jobs[0].at + _BEFORE
-        self._middle = begin + (jobs[-1].at - begin) / 2
-
-    def run(self) -> dict[tuple[float, str], Score]:
-        coming, asks = 0, self._jobs[0].at + EVERY
-        while coming < len(self._jobs) or (self._open and self._ends):
-            times = [self._jobs[coming].at] if coming < len(self._jobs) else []
-            now = min(times + [one[0] for one in self._ends[:1]])
-            while asks <= now:
-                if coming < len(self._jobs):
-                    self._ask(asks)
-                asks += EVERY
-            while self._ends and self._ends[0][0] <= now:
-                self._end(heappop(self._ends)[1])
-            while coming < len(self._jobs) and self._jobs[coming].at <= now:
-                self._come(coming)
-                coming += 1
-            self._pass(now)
-        return self.scores
-
-    def _come(self, number: int) -> None:
-        one = self._jobs[number]
-        whole, rest = divmod(one.gpus, _LARGEST)
-        charge = ask([_LARGEST] * whole + [rest] * bool(rest))
-        job = wants(f"j{number:06}", one.team, charge=charge, user="u", template="t", state=JobState.QUEUED)
-        self.world.put(replace(job, submitted=one.at))
-
-    def _end(self, name: str) -> None:
-        job = self.world.jobs[name]
-        self.world.remove(name)
-        self._durations.add(RunTime(job.team, job.template, self._seconds[name]))
-
-    def _pass(self, now: datetime) -> None:
-        self.world.tick(now)
-        for job, found in schedule(self.world, now):
-            assert not isinstance(found, Preempt), "nobody borrows here"
-            self.world.put(replace(job, state=JobState.RUNNING, started=now, nodes=found.nodes))
-            heappush(self._ends, (now + timedelta(seconds=self._seconds[job.id]), job.id))
-            for score, asked, estimate in self._open.pop(job.id, ()):
-                score.add(estimate, asked, now)
-
-    def _ask(self, now: datetime) -> None:
+    def _sample(self, at: float) -> None:
+        Replay._sample(self, at)
+        self._sampled += 1
         waiting = [job for job in self.world.jobs.values() if job.state is JobState.QUEUED]
-        if not waiting:
-            return
-        for spread in SPREADS:
-            self._estimate(waiting, now, spread)
+        if waiting and at >= FIRST * self.trace.span and self._sampled % self.every == 0:
+            self._ask(waiting, self._moment(at))
 
-    def _estimate(self, waiting: list[Job], now: datetime, spread: float) -> None:
-        chance = Random(f"{now} {spread}").random
-        snapshot = first_in_queue(self.world.snapshot(), now, _MOST_WAIT, _MOST_WAIT)
-        known = KnownEnds(self._durations)
-        plays = [simulate(snapshot, known, now, similar(chance, spread)) for _ in range(PLAYS)]
-        found = estimate_starts(snapshot, plays, self._durations)
-        score = self.scores[spread, HALVES[now > self._middle]]
-        if now < self._jobs[0].at + _BEFORE:
-            return
-        score.asked += len(waiting)
+    def _ask(self, waiting: Sequence[Job], now: datetime) -> None:
+        chance = Random(f"{now}").random
+        snapshot = first_in_queue(self.world.snapshot(), now, MOST_WAIT, MOST_WAIT)
+        plays = [simulate(snapshot, KnownEnds(self._known), now, similar(chance)) for _ in range(PLAYS)]
+        found = estimate_starts(snapshot, plays, self._known)
+        self.score.asked += len(waiting)
         for job in waiting:
             if job.id in found:
-                self._open.setdefault(job.id, []).append((score, now, found[job.id]))
+                self._open.setdefault(job.id, []).append((now, found[job.id]))
+
+    def _started(self, job: Job) -> None:
+        for asked, estimate in self._open.pop(job.id, ()):
+            self.score.add(estimate, asked, self._moment(self.now))
+        Replay._started(self, job)
+
+    def _stop(self, run: Any) -> None:
+        job = run.outcome.job
+        self._known.add(RunTime(job.team, "", self.now - run.at))
+        Replay._stop(self, run)
 
 
-def main() -> None:
-    for name in sys.argv[1:]:
-        jobs = busiest(read(Path(name)))
-        replay = Replay(jobs)
-        print(f"{Path(name).name}: {len(jobs)} jobs, {len(replay.world.rooms)} nodes", flush=True)
-        for (spread, half), score in replay.run().items():
-            print(f"  spread {spread:g}, {half}: {'; '.join(score.lines())}", flush=True)
+def asked(trace: Trace, every: int, changes: Sequence[str] = ()) -> Score:
+    plain = make(trace, (None, None), changes, load=LOAD).replay(trace)
+    replay = Asking(plain.world, trace, plain.request_of, every=every)
+    replay.run()
+    return replay.score
+
+
+def week(trace: Trace, begin: datetime) -> Trace:
+    """Monday to Friday."""
+    first = (begin - trace.begin).total_seconds()
+    jobs = [one for one in trace.jobs if first <= one.submit < first + 5 * 86400]
+    return Loader(list(jobs)).trace(trace.source, lambda at: trace.begin + timedelta(seconds=at))
+
+
+def trainings(sessions: Trace) -> Trace:
+    """Every training as a job of its own, which holds its GPUs for as long as it computes."""
+    jobs = [
+        TraceJob("", one.submit + begin, end - begin, gpus, one.team, one.user)
+        for one in sessions.jobs
+        for begin, end, gpus in one.activity or ()
+        if gpus
+    ]
+    return Loader(jobs).trace(sessions.source)
+
+
+def scores(folder: Path) -> Iterator[tuple[str, Score]]:
+    philly, total = readers.read([folder / "philly.csv"]), Score()
+    for begin in WEEKS:
+        some = week(philly, begin)
+        total += (score := asked(some, every=10))
+        yield f"Philly, {begin:%d %B %Y}, {len(some.jobs)} jobs", score
+    yield "Philly, all four weeks", total
+    sessions = readers.read([folder / "interactive_sessions.csv", folder / "interactive_trainings.csv"])
+    yield (
+        "sessions, culled after 2 h, 32 GPUs",
+        asked(sessions, 1, ["idle.window_seconds=7200", "teams.sessions.quota.gpu=32"]),
+    )
+    yield "trainings as jobs, 16 GPUs", asked(trainings(sessions), 1, ["teams.sessions.quota.gpu=16"])
+
+
+def main(given: Sequence[str]) -> None:
+    for title, score in scores(Path(given[0])):
+        print(f"estimates, {title}: {score}", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -39,11 +39,11 @@ from dlspawner.core.decisions import (
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.resources import ResourceRequest
 from dlspawner.core.scheduling import limits, queue
-from dlspawner.core.scheduling.cluster_state import ClusterState, QueueKey, queue_key
-from dlspawner.core.scheduling.guaranteed import NodeSearch
+from dlspawner.core.scheduling.cluster_state import ClusterState, QueueKey, job_order_key, queue_key
+from dlspawner.core.scheduling.guaranteed import NodeSearch, full_share_requests
 from dlspawner.core.scheduling.limits import Blocked
 from dlspawner.core.scheduling.placement import find_free_nodes, no_fit_message
-from dlspawner.core.scheduling.queue import blocked_by, nodes_kept_for_blocking_job
+from dlspawner.core.scheduling.queue import blocked_by, nodes_kept_for_blocking_job, takes_quota_of
 from dlspawner.core.units import GPU, counted, shown
 
 # Reasons that hold for every later job of the same lane with the same request.
@@ -73,7 +73,7 @@ def schedule(
     notice and the job with the promised ``Preempt.nodes``) before the next one is asked for. A job that cannot be
     decided, by a fault of ours, is passed to ``failed`` and left out; without that the exception is raised.
     """
-    vain = _SkipCache(world)
+    vain = _SkipCache(world, now)
     for job in queue.in_order(world, now, vain.for_all_like, vain.full):
         try:
             found = evaluate(job, world, now)
@@ -94,8 +94,8 @@ def schedule(
 class _SkipCache:
     """The results of a pass on jobs that cannot start, for the jobs behind them in their lanes."""
 
-    def __init__(self, world: ClusterState) -> None:
-        self._world = world
+    def __init__(self, world: ClusterState, now: datetime) -> None:
+        self._world, self._now = world, now
         self._most = {(lane, team): self._left(lane, team) for lane, teams in world.queues.items() for team in teams}
         self.full = {where for where, left in self._most.items() if left <= 0}
         self._charges: set[tuple[str, ResourceRequest]] = set()
@@ -132,13 +132,24 @@ class _SkipCache:
             before = self._turns.get(alike)
             if before is not None and before < (job.submitted, job.id):
                 return True  # an earlier job may start first
-        if self._most.get((queue_key(job), job.team), inf) < job.request.gpus:
+        lane = queue_key(job)
+        left = self._most.get((lane, job.team), inf)
+        if left < job.request.gpus or (lane[0] and self._own_come_first(job, lane, left)):
             return True
         if not self._too_large:
             return False
         pod = job.request.pods[0]
         known = self._too_large.get(self._size(job), ())
         return any(cpu <= pod.cpu_milli and memory <= pod.memory_bytes for cpu, memory in known)
+
+    def _own_come_first(self, job: Job, lane: QueueKey, left: float) -> bool:
+        """True if a guaranteed job waits for its own team: behind a job that it may not pass, or for its share."""
+        if left == inf:
+            return False
+        ahead = queue.first_past_max_wait(lane, job.team, self._world, self._now)
+        if ahead is not None and job_order_key(ahead) < job_order_key(job) and takes_quota_of(ahead, job, int(left)):
+            return True
+        return job.request in full_share_requests(job.team, self._world)
 
     def started(self, job: Job) -> None:
         where = queue_key(job), job.team
@@ -147,11 +158,9 @@ class _SkipCache:
             self.full.add(where)
 
     def note(self, job: Job, found: Blocked) -> None:
-        reason, lane = found.reason, queue_key(job)
+        reason = found.reason
         alike, kind, pod = (self._payer(job), job.request), job.request.gpu_type, job.request.pods[0]
-        if found.lane and self._world.cluster.units(kind, job.request.gpus) <= 1 and not self._stops_own(lane[0]):
-            self.full.add((lane, job.team))
-        elif reason is Reason.BLOCKED_BY_EARLIER and kind is not None:
+        if reason is Reason.BLOCKED_BY_EARLIER and kind is not None:
             self._turns[alike] = (job.submitted, job.id)
             return
         self._charges.add(alike)

@@ -40,6 +40,7 @@ from dlspawner.core.config import ClusterConfig, Team, TeamsConfig
 from dlspawner.core.decisions import EngineVerdict
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.nodes import Node, NodePlacement, has_type, in_gpus
+from dlspawner.core.resources import ResourceRequest
 from dlspawner.core.scheduling.node_info import NO_RESOURCES, NodeInfo, NodePool, Resources
 from dlspawner.core.scheduling.quota_layout import QuotaLayout, TeamNodes
 
@@ -51,6 +52,38 @@ _QUEUED, _ENDED = JobState.QUEUED, JobState.ENDED  # looking them up in the clas
 QueueKey = tuple[str, str | None]
 JobOrderKey = tuple[int, datetime, str]  # the order within a team
 Found = TypeVar("Found")
+
+
+@dataclass(slots=True)
+class TeamQueue:
+    """The jobs of a team in a lane, in its order: all, and those with the same request, of which one answer often
+    holds for the others.
+    """
+
+    keys: list[JobOrderKey] = field(default_factory=list)
+    alike: dict[ResourceRequest, list[JobOrderKey]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def add(self, job: Job, sort: bool) -> None:
+        key = job_order_key(job)
+        for keys in (self.keys, self.alike.setdefault(job.request, [])):
+            if sort:
+                insort(keys, key)
+            else:
+                keys.append(key)
+
+    def remove(self, job: Job) -> None:
+        key, alike = job_order_key(job), self.alike[job.request]
+        for keys in (self.keys, alike):
+            del keys[bisect_left(keys, key)]
+        if not alike:
+            del self.alike[job.request]
+
+    def sort(self) -> None:
+        for keys in (self.keys, *self.alike.values()):
+            keys.sort()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +121,7 @@ class ClusterState:
         self.closed: set[str] = set()  # of them those that take no new jobs
         self.usage: dict[str, DecayedUsage] = {}
         self.verdicts: dict[str, EngineVerdict] = {}  # of the engine that queues jobs, by job
-        self.queues: dict[QueueKey, dict[str, list[JobOrderKey]]] = {}  # by lane and team
+        self.queues: dict[QueueKey, dict[str, TeamQueue]] = {}  # by lane and team
         self.promised: set[str] = set()  # the queued jobs with a reservation
         self.noticed: set[str] = set()  # the jobs with a notice
         self._held: dict[str, TeamUsage] = {}  # by team
@@ -113,8 +146,8 @@ class ClusterState:
         for job in world.jobs.values():
             world._count(job, 1, sort=False)
         for teams in world.queues.values():
-            for keys in teams.values():
-                keys.sort()
+            for queued in teams.values():
+                queued.sort()
         return world
 
     def snapshot(self) -> Snapshot:
@@ -423,19 +456,17 @@ class ClusterState:
         teams = self.queues.get(where)
         if teams is None:
             teams = self.queues[where] = {}
-        keys = teams.get(job.team)
-        if keys is None:
-            keys = teams[job.team] = []
-        if sign < 0:
-            del keys[bisect_left(keys, job_order_key(job))]
-            if not keys:
-                del teams[job.team]
-            if not teams:
-                del self.queues[where]
-        elif sort:
-            insort(keys, job_order_key(job))
-        else:
-            keys.append(job_order_key(job))
+        queued = teams.get(job.team)
+        if queued is None:
+            queued = teams[job.team] = TeamQueue()
+        if sign > 0:
+            queued.add(job, sort)
+            return
+        queued.remove(job)
+        if not queued.keys:
+            del teams[job.team]
+        if not teams:
+            del self.queues[where]
 
 
 def _lies(node: Node) -> tuple[object, ...]:

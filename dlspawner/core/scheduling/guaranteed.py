@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from dlspawner.core.decisions import Admit, Preempt, Reason
@@ -42,6 +42,7 @@ from dlspawner.core.scheduling.queue import (
     closest_nodes,
     first_past_max_wait,
     jobs_blocked_by_others,
+    takes_quota_of,
 )
 from dlspawner.core.units import counted
 
@@ -81,8 +82,8 @@ class NodeSearch:
         kept: frozenset[str] = frozenset()
         if ahead is not None:
             left = self.world.available_quota(self.request.team, self.kind, self.request)
-            if left - self.request.request.gpus < ahead.request.gpus:
-                return replace(blocked_by(ahead), lane=True)
+            if takes_quota_of(ahead, self.request, left):
+                return blocked_by(ahead)
             kept = self._nodes_kept(ahead)
         found = self._search(kept)
         if found is not None:
@@ -143,7 +144,16 @@ class NodeSearch:
                 found = self._out_of_share((now, later), kept)
             if found is not None:
                 return found
+        self._note_full_share()
         return None
+
+    def _note_full_share(self) -> None:
+        """Remembers that the team's own jobs alone keep such a job waiting, which no other team's job can change."""
+        team = self.world.team(self.request.team)
+        if self.short or self.request.reserved or (team is not None and team.preempt_within_team):
+            return
+        if not self.world.unassigned(self.kind) and self._waits_for_own_share(self._stops_borrowed, frozenset()):
+            full_share_requests(self.request.team, self.world).add(self.request.request)
 
     def _on_own_share(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
         return self._in_share(stop, kept) or self._unclaimed(stop, kept)
@@ -429,6 +439,12 @@ class NodeSearch:
         return Blocked(Reason.VICTIMS_TERMINATING, text, until, reserve=reserve)
 
 
+def full_share_requests(team: str, world: ClusterState) -> set[ResourceRequest]:
+    """Returns the requests that are known to wait for the end of a job of their own team."""
+    found: set[ResourceRequest] = world.team_cache(team).setdefault("full share", set())
+    return found
+
+
 def _with_gpus(gpus: int, pod: PodRequest) -> Resources:
     """So many GPUs, and everything else without end."""
     return Resources(gpus, _ENDLESS, _ENDLESS, tuple((name, _ENDLESS) for name, _ in pod.extended))
@@ -491,7 +507,7 @@ def _of_team(team: str, kind: str, world: ClusterState, now: datetime) -> _OfTea
 def _share_owner(team: str, kind: str, world: ClusterState, now: datetime) -> tuple[Job, Nodes] | None:
     """The first job of a team that only guests and borrowers keep from its own share, and its nodes there."""
     share = world.quota_by_team(kind).get(team, {})
-    keys = world.queues[team, kind][team]
+    keys = world.queues[team, kind][team].keys
     tried: set[ResourceRequest] = set()
     for job in _inside_quota(team, kind, keys, world, now) if share else ():
         nodes = None if job.request in tried else fits_own_share(job, share, world, beside_own=True)
@@ -504,7 +520,7 @@ def _share_owner(team: str, kind: str, world: ClusterState, now: datetime) -> tu
 def _no_share(team: str, kind: str, world: ClusterState, now: datetime) -> Job | None:
     """Returns the first job of a team that may not be passed any more and that its share cannot hold."""
     share = world.quota_by_team(kind).get(team, {})
-    keys = queue.waiting_since(world.queues[team, kind][team], now - world.cluster.scheduling.max_backfill_wait)
+    keys = queue.waiting_since(world.queues[team, kind][team].keys, now - world.cluster.scheduling.max_backfill_wait)
     tried: set[ResourceRequest] = set()
     for job in _inside_quota(team, kind, keys, world, now):
         if not share or (job.request not in tried and fits_own_share(job, share, world, beside_own=False) is None):

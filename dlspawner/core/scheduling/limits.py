@@ -34,7 +34,6 @@ BLOCKED = "You can not start jobs here; ask an administrator why."
 class Blocked:
     """Why a job can not start now; ``until``: not before then.
 
-    ``lane``: no later job of its lane can that wants as many GPUs or more, unless it stops jobs of its own team.
     ``reserve``: the nodes that other jobs leave already, after their notice. A victim is spared when no job has a
     reservation for its place, and its next notice would begin anew.
     ``text``: a sentence with figures is made when it is read; a pass over the queue reads none.
@@ -43,7 +42,6 @@ class Blocked:
     reason: Reason
     text: str | Callable[[], str] = ""
     until: datetime | None = None
-    lane: bool = False
     reserve: tuple[str, ...] = ()
 
     @property

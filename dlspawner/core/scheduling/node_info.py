@@ -68,6 +68,7 @@ def _of(pod: PodRequest) -> Resources:
 
 
 NO_RESOURCES = Resources(0, 0, 0)
+_Turn = tuple[int, datetime, str]  # in the order of the queue
 
 
 def resources_needed(pods: Iterable[PodRequest], resource: str) -> Resources:
@@ -100,6 +101,7 @@ class NodeInfo:
     )  # guaranteed or promised so, by resource and team
     allocations: dict[str, tuple[PodRequest, ...]] = field(default_factory=dict)  # by job
     reservations: dict[str, tuple[PodRequest, ...]] = field(default_factory=dict)  # by job
+    _turns: dict[str, _Turn] = field(default_factory=dict)  # of those, in the order of the queue
     preemptible: set[str] = field(default_factory=set)  # of the holders those that are preemptible
     terminating: dict[str, datetime | None] = field(default_factory=dict)  # and those that are leaving, when
     cache: dict[object, Any] = field(default_factory=dict)  # what was found out since the last change here
@@ -139,11 +141,14 @@ class NodeInfo:
     def reserve(self, job: Job, pod: PodRequest) -> None:
         self.cache.clear()
         self.reservations[job.id] = (*self.reservations.get(job.id, ()), pod)
+        self._turns[job.id] = (-job.priority, job.submitted, job.id)
         self._count_reserved(job, pod, 1)
 
     def release_reservation(self, job: Job, pod: PodRequest) -> None:
         self.cache.clear()
         _take_out(self.reservations, job.id, pod)
+        if job.id not in self.reservations:
+            del self._turns[job.id]
         self._count_reserved(job, pod, -1)
 
     def _shift(self, job: Job, pod: PodRequest, sign: int) -> None:
@@ -202,17 +207,21 @@ class NodeInfo:
     def available(self, resource: str, but: str = "") -> Resources:
         """Returns the resources that may be taken now; the reservation of the job ``but`` is its own.
 
-        Reservations of others are theirs, except as far as victims will make up for them: to a job without a
-        reservation here only those that leave next, since the later ones do not help the first reservation.
+        Reservations of others are theirs, except as far as victims will make up for them: for those of earlier jobs
+        only the ones that leave next, since the later ones do not help the first reservation. A job without a
+        reservation here is later than all that have one.
         """
         free = self.free(resource)
         if not self.reservations:
             return free
         back = self.releasing(resource)
+        taken = (self._reserved(resource, but) - back).positive()
         times = {at for at in self.terminating.values() if at is not None}
-        if len(times) > 1 and but not in self.reservations:
-            back -= self.releasing_after(min(times), resource)
-        return free - (self._reserved(resource, but) - back).positive()
+        if len(times) > 1:
+            soon = back - self.releasing_after(min(times), resource)
+            first = (self._reserved(resource, but, self._turns.get(but)) - soon).positive()
+            taken += (first - taken).positive()
+        return free - taken
 
     def available_after_termination(self, resource: str, but: str = "") -> Resources:
         """Returns the resources available after the terminating jobs are gone."""
@@ -241,12 +250,13 @@ class NodeInfo:
             (pod for name in later if name not in without for pod in self.allocations[name]), resource
         )
 
-    def _reserved(self, resource: str, but: str) -> Resources:
+    def _reserved(self, resource: str, but: str, before: _Turn | None = None) -> Resources:
+        """Returns the resources that other jobs were promised; ``before``: those before a job's turn alone."""
         if not self.reservations:
             return NO_RESOURCES
-        return resources_needed(
-            (pod for name, pods in self.reservations.items() if name != but for pod in pods), resource
-        )
+        turns = self._turns
+        names = [name for name in self.reservations if name != but and (before is None or turns[name] < before)]
+        return resources_needed((pod for name in names for pod in self.reservations[name]), resource)
 
 
 def _take_out(pods: dict[str, tuple[PodRequest, ...]], job: str, pod: PodRequest) -> None:

@@ -56,23 +56,29 @@ def in_order(
 ) -> Iterator[Job]:
     """The jobs that are queued now, the first one first, each as it is at its turn; those that are gone are left out.
 
-    A job that is to be skipped once is skipped for ever. Of a ``full`` team in a lane only promised jobs come.
+    A job that is to be skipped once is skipped for ever, and with it all later ones of its team, lane and priority with
+    the same request. Of a ``full`` team in a lane only promised jobs come, and no promised job is skipped.
     """
+    promised = {name: world.jobs[name] for name in world.promised}
 
-    def line(lane: QueueKey, team: str, queued: list[JobOrderKey]) -> Iterator[OrderKey]:
-        later, used = not lane[0] or lane[1] is None, inf if lane[1] is None else world.usage_of(team, now)
-        for level, submitted, job_id in tuple(queued):
-            if (lane, team) in full and job_id not in world.promised:
-                if not world.promised:
-                    return
-            elif not skip(world.jobs[job_id]):
-                yield later, level, used, submitted, job_id
+    def line(lane: QueueKey, team: str, keys: list[JobOrderKey]) -> Iterator[OrderKey]:
+        index = 0
+        while index < len(keys) and (lane, team) not in full:
+            one = level, _, job_id = keys[index]
+            if job_id not in promised:
+                if skip(world.jobs[job_id]):
+                    index = _after_level(keys, index, level)
+                    continue
+                yield order_key(world.jobs[job_id], world, now)
+            index = bisect_right(keys, one)  # the job may be gone
 
-    lines = [
+    heads_of_promised = [iter((order_key(job, world, now),)) for job in promised.values()]
+    lines = heads_of_promised + [
         line(lane, team, keys)
         for lane, teams in world.queues.items()
-        for team, keys in teams.items()
-        if (lane, team) not in full or world.promised
+        for team, queued in teams.items()
+        if (lane, team) not in full
+        for keys in queued.alike.values()
     ]
     heads = [(rank, index) for index, one in enumerate(lines) if (rank := next(one, None)) is not None]
     heapify(heads)
@@ -98,7 +104,8 @@ def position(request: Job, world: ClusterState, now: datetime) -> int:
         return verdict.position
     own, before = job_order_key(request), 0
     used = world.usage_of(request.team, now)
-    for team, keys in world.queues.get(queue_key(request), {}).items():
+    for team, queued in world.queues.get(queue_key(request), {}).items():
+        keys = queued.keys
         if team == request.team or request.request.gpu_type is None:
             before += bisect_left(keys, own)
             continue
@@ -120,7 +127,12 @@ def waiting_since(keys: Sequence[JobOrderKey], limit: datetime) -> Iterator[JobO
             yield keys[index]
             index += 1
         else:  # other jobs of this priority came later
-            index = bisect_right(keys, keys[index][0], lo=index, key=lambda one: one[0])
+            index = _after_level(keys, index, keys[index][0])
+
+
+def _after_level(keys: Sequence[JobOrderKey], index: int, level: int) -> int:
+    """Returns where the jobs of the next lower priority begin."""
+    return bisect_right(keys, level, lo=index, key=lambda one: one[0])
 
 
 _BESIDE_GPUS = frozenset({Reason.HOST_PORTS, Reason.TEAM_QUOTA})  # caps of other things: ports, extended resources
@@ -160,6 +172,11 @@ def blocking_job(request: Job, world: ClusterState, now: datetime) -> Job | None
         return overdue.starved[request.priority]
     one = overdue.first
     return one if one is not None and order_key(one, world, now) < order_key(request, world, now) else None
+
+
+def takes_quota_of(ahead: Job, request: Job, left: int) -> bool:
+    """True if a job would leave less of its team's quota than one needs that it may not pass."""
+    return left - request.request.gpus < ahead.request.gpus
 
 
 def _past_max_wait(where: QueueKey, world: ClusterState, now: datetime) -> _PastMaxWait:
@@ -209,17 +226,22 @@ def _of_team(where: QueueKey, team: str, world: ClusterState, now: datetime) -> 
 def _largest_past_max_wait(
     where: QueueKey, team: str, world: ClusterState, now: datetime
 ) -> tuple[tuple[_Size, Job], ...]:
-    most: dict[int, Job] = {}
-
-    def larger() -> Iterator[Job]:
-        for job in _late(where, team, world, now):
-            other = most.get(job.priority)
-            if other is None or other.request.gpus < job.request.gpus:
-                yield job
-
-    for job in jobs_blocked_by_others(larger(), world):
-        most[job.priority] = job
-    return tuple(((-job.request.gpus, job.submitted, job.id), job) for job in most.values())
+    most: dict[int, tuple[_Size, Job]] = {}
+    limit = now - world.cluster.scheduling.max_backfill_wait
+    queued = world.queues.get(where, {}).get(team)
+    for request, keys in sorted(queued.alike.items(), key=lambda one: -one[0].gpus) if queued else ():
+        index = 0
+        while index < len(keys):
+            end = _after_level(keys, index, keys[index][0])
+            known = most.get(-keys[index][0])
+            if known is None or (-request.gpus, *keys[index][1:]) < known[0]:
+                late = (world.jobs[one[-1]] for one in waiting_since(keys[index:end], limit))
+                job = next(jobs_blocked_by_others(late, world), None)
+                size = None if job is None else (-request.gpus, job.submitted, job.id)
+                if job is not None and size is not None and (known is None or size < known[0]):
+                    most[job.priority] = (size, job)
+            index = end
+    return tuple(most.values())
 
 
 def first_past_max_wait(where: QueueKey, team: str, world: ClusterState, now: datetime) -> Job | None:
@@ -233,8 +255,8 @@ def first_past_max_wait(where: QueueKey, team: str, world: ClusterState, now: da
 
 
 def _late(where: QueueKey, team: str, world: ClusterState, now: datetime) -> Iterator[Job]:
-    keys = world.queues.get(where, {}).get(team, [])
-    late = waiting_since(keys, now - world.cluster.scheduling.max_backfill_wait)
+    queued = world.queues.get(where, {}).get(team)
+    late = waiting_since(queued.keys if queued else (), now - world.cluster.scheduling.max_backfill_wait)
     return (world.jobs[one[-1]] for one in late)
 
 

@@ -155,10 +155,10 @@ def _waiting(world: ClusterState) -> dict[str | None, tuple[int, int]]:
     """Jobs in the queue and the GPUs that they want, by type."""
     found: dict[str | None, tuple[int, int]] = {}
     for (_, kind), teams in world.queues.items():
-        for keys in teams.values():
+        for queued in teams.values():
             jobs, gpus = found.get(kind, (0, 0))
-            wanted = sum(world.jobs[job].request.gpus for _, _, job in keys)
-            found[kind] = (jobs + len(keys), gpus + wanted)
+            wanted = sum(request.gpus * len(keys) for request, keys in queued.alike.items())
+            found[kind] = (jobs + len(queued), gpus + wanted)
     return found
 
 

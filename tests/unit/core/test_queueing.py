@@ -248,3 +248,31 @@ def test_a_smaller_part_of_a_gpu_starts_behind_a_larger_one_that_waits() -> None
     quota = {"a100-1g": Fraction(6 * 142, 1000)}
     here = world(*nodes, *jobs, runs("runs", "a", 1, "n1", kind="a100-1g"), team("a", quota))
     assert [job.id for job, _ in admission.schedule(here, NOW)] == ["3-small"]
+
+
+def test_jobs_like_one_that_is_skipped_are_passed_over_up_to_the_next_priority_without_a_look_at_each() -> None:
+    alike = [queues(f"j{number:02}", "a", 2, waited=(50 - number) * MINUTE) for number in range(40)]
+    low = [replace(job, id=f"low-{job.id}", priority=-1) for job in alike]
+    promised = replace(queues("promised", "a", 2), nodes=("n1",))
+    here = world(*TEAMS, node("n1"), node("n2"), *alike, *low, promised, queues("small", "a", 1))
+    looked: list[str] = []
+
+    def skip(job: Job) -> bool:
+        looked.append(job.id)
+        return job.request.gpus == 2 * GPU and not job.nodes
+
+    assert [job.id for job in queue.in_order(here, NOW, skip)] == ["promised", "small"]
+    assert set(looked) == {"j00", "low-j00", "promised", "small"}
+
+
+def test_job_that_its_own_team_keeps_waiting_is_looked_at_again_when_its_team_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = (runs("x", "a", 5, "n1"), runs("y", "a", 5, "n2"), runs("other", "b", 1, "n3"))
+    here = world(team("a", 16), team("b", 8), node("n1"), node("n2"), node("n3"), *held, queues("j", "a", 6))
+    looked, evaluate = [], admission.evaluate
+    monkeypatch.setattr(admission, "evaluate", lambda *asked: looked.append(asked[0].id) or evaluate(*asked))
+    for gone, started, looks in (("", [], 1), ("other", [], 1), ("x", ["j"], 2)):
+        here.remove(gone)
+        assert one_pass(here, NOW) == started, gone
+        assert looked == ["j"] * looks, gone

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlspawner.core.config import ClusterConfig
-from dlspawner.core.decisions import Decision
+from dlspawner.core.config import ClusterConfig, Team
+from dlspawner.core.decisions import Admit, Decision, Preempt
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.nodes import Node, Taint
 from dlspawner.core.resources import ResourceRequest
-from dlspawner.core.scheduling.admission import admit, schedule
+from dlspawner.core.scheduling.admission import admit, evaluate, schedule
 from dlspawner.core.scheduling.cluster_state import ClusterState, DecayedUsage
-from dlspawner.core.scheduling.queue import first_past_max_wait
+from dlspawner.core.scheduling.limits import Blocked
+from dlspawner.core.scheduling.queue import first_past_max_wait, in_order
 from dlspawner.core.units import GPU
-from tests.unit.core.factories import GPU_HOUR, HOUR, HURRIED, NOW, ask, node, queues, runs, team, wants, world
+from tests.unit.core.factories import (
+    GPU_HOUR,
+    HOUR,
+    HURRIED,
+    MINUTE,
+    NOW,
+    act,
+    ask,
+    ask_to_leave,
+    node,
+    queues,
+    runs,
+    team,
+    wants,
+    world,
+)
 
 TEAMS = (
     team("a", {"a100": 4, "v100": 2, "a100-1g": Fraction(284, 1000)}, borrow_limit=6),
@@ -175,6 +191,35 @@ def test_updated_and_rebuilt_cluster_states_decide_alike(changes: list[Any]) -> 
         decided(here)  # so that what was found out must be forgotten
     anew = ClusterState.of(here.snapshot())
     assert decided(here) == decided(anew)
+
+
+@given(st.sampled_from([TEAMS, (team("a", 6), team("b", 6), team("c", 0))]), CHANGES)
+@settings(max_examples=60)
+def test_pass_that_skips_jobs_decides_as_one_that_looks_at_each(teams: tuple[Team, ...], changes: list[Any]) -> None:
+    here = world(*teams, node("n1"), node("n2", 4), cluster=HURRIED)
+    for number, what in enumerate([*QUEUE, *changes]):
+        change(here, what)
+        now, anew = NOW + number * 10 * MINUTE, ClusterState.of(here.snapshot())
+        looked = ((job, evaluate(job, anew, now)) for job in in_order(anew, now))
+        expected = carried_out(anew, looked, now)
+        assert carried_out(here, schedule(here, now), now) == expected
+
+
+def carried_out(here: ClusterState, found: Iterator[tuple[Job, Any]], now: datetime) -> list[tuple[str, Any]]:
+    """Puts each answer into the cluster state before the next one is asked for; returns them."""
+    done = []
+    for job, decision in found:
+        answer = decision
+        if isinstance(decision, Blocked) and decision.reserve:
+            answer = Preempt((), decision.reserve)
+        if isinstance(answer, Admit):
+            act(here, job, answer, now)
+        elif isinstance(answer, Preempt):
+            ask_to_leave(here, job, answer, now)
+        else:
+            continue
+        done.append((job.id, answer))
+    return done
 
 
 def decided(here: ClusterState) -> tuple[list[Decision], list[Job | None], tuple[Job, Decision] | None]:

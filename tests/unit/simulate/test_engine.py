@@ -7,7 +7,7 @@ from datetime import timedelta
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dlspawner.simulate.report import private_waits, summarize
@@ -56,8 +56,23 @@ def test_notice_and_minimum_run_time_are_all_that_lending_may_cost(
     replay = scenario.replay(trace)
     replay.run()
     everything = summarize(replay, scenario, private_waits(scenario, trace)).rows[-1]
-    assert everything.leaving_max <= sum(rules) + 1e-3
     assert (everything.excess_max or 0.0) <= sum(rules) + 1e-3
+
+
+@given(st.integers(0, 10**6), st.sampled_from([0.2, 0.5]), st.sampled_from([(300, 600), (900, 0), (60, 3600)]))
+@example(1375, 0.5, (900, 0))
+@settings(max_examples=20, deadline=None)
+def test_promised_place_is_free_within_notice_and_minimum_run_time(
+    seed: int, borrowers: float, rules: tuple[int, int]
+) -> None:
+    """With guaranteed jobs of all sizes: a later job with a promise there does not take an earlier one's place."""
+    random = Random(seed)
+    trace = with_borrowers(Load(jobs=150, days=0.6).trace(random), borrowers, random)
+    changes = [f"scheduling.notice_seconds={rules[0]}", f"scheduling.min_run_seconds={rules[1]}"]
+    scenario = make(trace, (None, None), changes, load=0.8)
+    replay = scenario.replay(trace)
+    replay.run()
+    assert summarize(replay, scenario).rows[-1].leaving_max <= sum(rules) + 1e-3
 
 
 def two_teams() -> Trace:

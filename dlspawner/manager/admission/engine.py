@@ -35,7 +35,7 @@ from dlspawner.clients.kubernetes import (
 )
 from dlspawner.core import naming
 from dlspawner.core.config import SchedulerConfig
-from dlspawner.core.decisions import EngineEvicts, EngineWaits
+from dlspawner.core.decisions import EngineEvicts, EngineSays, EngineWaits
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.schedulers import unused_kinds
 from dlspawner.core.schedulers.engine import Engine, EngineObject, ObjectKind, Observed, Patch, QueueView
@@ -180,8 +180,7 @@ class EngineController:
             self._changed[job] = None
             if job in self.book.records and not self._own.get(job):
                 title = self.book.cluster_state.cluster.scheduler.title
-                sentence = f"{title} does not take this job now. It keeps its place, and is offered again and again."
-                self.book.put_verdict(job, EngineWaits(sentence))
+                self.book.put_verdict(job, EngineWaits(EngineSays.NOT_TAKEN.sentence(title)))
             raise problem from None
         await self._judge(job)
         return 0.0

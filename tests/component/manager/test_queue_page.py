@@ -59,7 +59,9 @@ async def test_queue_shows_a_gang_that_waits_in_the_cluster_with_the_engines_rea
     office, acting, gang = portal.office, portal.served.acting, wants(server="gang")
     file = office.folder / "cluster.yaml"
     file.write_text(file.read_text() + HIVED)
-    await until(lambda: acting.admission is not None and acting.admission.additions is not None, "HiveD is used")
+    await until(
+        lambda: acting.admission and not acting.admission.store.cluster_state.cluster.scheduler.is_native, "HiveD"
+    )
     pods = pod_set.PodSet((pod_set.Role("chief", 1, EACH), pod_set.Role("worker", 2, EACH)))
     for manifest in await admit_several(acting, gang, pods):
         manifest["metadata"]["annotations"][naming.ENGINE_ANNOTATION] = "HiveD"

@@ -91,7 +91,7 @@ Decision = Admit | Preempt | MustWait | Refuse
 
 
 class EngineSays(Enum):
-    """Why a job waits in an engine, or loses what it has, as its owner reads it; ``words`` are the engine's own."""
+    """Sentences for a job's owner about an engine: the cause of a wait or stop; ``words`` are the engine's own."""
 
     NO_ANSWER = "{engine} has not answered yet; the job keeps its place."
     NOT_TAKEN = "{engine} does not take this job now. It keeps its place, and is offered again and again."

@@ -10,9 +10,9 @@ The Workload is the job's account in Kueue; the Manager is to it what Kueue's ow
 * ``PodsReady`` is set when the pods run, because Kueue (0.19: by default) evicts what is not ready in time.
 
 Refused, both measured with 0.15: Kueue's own integration for pods, which holds pods in the cluster and so a spawn in
-the Hub, deletes them without notice, and whose Workload, and place, ends with the pod; and pods that name this Workload
-(``prebuilt-workload-name``): Kueue ends a Workload whose containers differ in anything from the pod's, and each start
-of a server has a token of its own, which belongs into no Workload.
+the Hub, deletes them without notice, and ends the Workload, and the place, with the pod; and pods that name this
+Workload (``prebuilt-workload-name``): Kueue ends a Workload if its containers differ in anything from the pod's, and
+each start of a server has a token of its own, which belongs into no Workload.
 
 v1beta2 is served by 0.15 to 0.19. https://kueue.sigs.k8s.io/docs/reference/kueue.v1beta2/
 """

@@ -10,8 +10,8 @@
   (`make_objects`); pods that it preempts end their job in `cluster.reconciler`.
 * Requests to an engine that is away or uninstalled, or that refuses an object, are repeated, and the owners of its
   jobs read so. An object that is being deleted is no object any more.
-* What jobs have in an engine that is not used any more is deleted when the files name another scheduler, or another
-  Manager begins with them (`LeftObjects`), so that no Workload holds quota without the job's knowledge.
+* Objects of jobs in an unused engine are deleted at the beginning of each term (`LeftObjects`), so also when the files
+  name another scheduler. No Workload is left there with a quota.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class EngineController:
             await self._carry_out(job)
 
     def due(self) -> list[str]:
-        """Returns the jobs that changed, or whose objects did; none before everything was listed."""
+        """Returns the jobs that changed, themselves or their objects; none before everything was listed."""
         if self._unlisted:
             return []
         now = asyncio.get_running_loop().time()

@@ -295,7 +295,7 @@ class LeftObjects:
         except ObjectNotFound:
             found = []
         except KubernetesRejected as problem:
-            log.info("kind=%s of a scheduler that is not used is left alone: %s", kind.group_version, problem)
+            log.debug("kind=%s of an unused scheduler is left alone: %s", kind.group_version, problem)
             found = []
         for one in found:
             if _made_of(one) is not None:

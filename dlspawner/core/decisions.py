@@ -90,6 +90,25 @@ class Alternative:
 Decision = Admit | Preempt | MustWait | Refuse
 
 
+class EngineSays(Enum):
+    """Sentences for a job's owner about an engine: the cause of a wait or stop; ``words`` are the engine's own."""
+
+    NO_ANSWER = "{engine} has not answered yet; the job keeps its place."
+    NOT_TAKEN = "{engine} does not take this job now. It keeps its place, and is offered again and again."
+    NOT_STARTED = "{engine} does not take this job now. Start it again later, or ask an administrator."
+    NOT_ADMITTED = "{engine} has not admitted it yet: {words}"
+    CHECKS_PENDING = "{engine} has reserved its quota, and waits for its checks: {words}"
+    NOT_PLACED = "{engine} has its pods, and has not placed them yet."
+    NO_PLACE = "{engine} has no place for it yet: {words}"
+    TAKES_BACK = "{engine} takes its GPUs back: {words}"
+    STOPPED = "{engine} has stopped it for another job: {words}"
+
+    def sentence(self, engine: str, words: str = "") -> str:
+        """Returns the sentence with the engine's title, and its words with a full stop."""
+        said = words.strip()
+        return self.value.format(engine=engine, words=said if said.endswith((".", "!")) else f"{said}.")
+
+
 @dataclass(frozen=True, slots=True)
 class EngineWaits:
     """The engine has the job, and has not admitted it: its reason, and the position from 1 where it tells one."""

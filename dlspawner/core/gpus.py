@@ -115,7 +115,7 @@ def without_claims_of(pod: Manifest, kinds: Iterable[GpuType]) -> Manifest:
 
 
 def annotations_for(annotations: Mapping[str, str], count: int) -> dict[str, str]:
-    """Returns the annotations of a pod that asks for so many units, or for no GPU, where another one's are these."""
+    """Returns a pod's annotations with KAI's for so many units; without KAI's for none."""
     others = {key: value for key, value in annotations.items() if key not in {*ANNOTATIONS, _KAI_CONTAINER}}
     if not count or not (_FRACTION in annotations or _MEMORY in annotations):
         return others

@@ -156,7 +156,7 @@ def in_gpus(node: Node, kinds: Iterable[GpuType]) -> Node:
 
 
 def milli_held(kind: GpuType, held: Mapping[str, int], node: Node) -> int:
-    """Returns the milli-GPUs of a type that pods hold on a node, whatever size they have asked for.
+    """Returns the milli-GPUs of a type that pods hold on a node, in parts of any size.
 
     A part that is told in memory is converted as KAI does; where the node does not tell its GPUs' memory, it is a GPU.
     """

@@ -157,6 +157,5 @@ def preempted(pod: Mapping[str, Any]) -> str:
     for one in (pod.get("status") or {}).get("conditions") or ():
         told = one.get("type"), one.get("status"), one.get("reason")
         if told in {("DisruptionTarget", "True", "PreemptionByScheduler"), ("Ready", "False", "Evict")}:
-            message = str(one.get("message") or "").strip() or "it had to make room for another job"
-            return message if message.endswith(".") else f"{message}."
+            return str(one.get("message") or "").strip() or "it had to make room for another job"
     return ""

@@ -46,7 +46,6 @@ _VISIBILITY_PORT = 8082
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 # Kueue finds its service account's files at their place, and nothing else of this machine changes.
 _WITH_ACCOUNT = f'mount -t tmpfs tmpfs /run && mkdir -p {_ACCOUNT} && cp "$1"/* {_ACCOUNT}/ && shift && exec "$@"'
-_NAMES = "custom-columns=:metadata.namespace,:metadata.name"
 _NO_FINALIZERS = '{"metadata": {"finalizers": null}}'
 _SERVICE = f"kueue-webhook-service.{NAMESPACE}.svc"
 
@@ -132,13 +131,9 @@ class Kueue:
 
     def take_finalizers_off(self) -> None:
         """By the version in which they are kept: without the controllers no other one can be read."""
-        for kind in ("clusterqueues", "localqueues", "resourceflavors", "workloads"):
-            named = f"{kind}.v1beta1.kueue.x-k8s.io"
-            with contextlib.suppress(build.CannotRun):  # the definition has gone with its last object
-                for line in self.kubectl("get", named, "-A", "--no-headers", "-o", _NAMES).splitlines():
-                    namespace, name = line.split()
-                    within = [] if namespace == "<none>" else ["-n", namespace]
-                    self.kubectl("patch", named, name, *within, "--type=merge", "-p", _NO_FINALIZERS)
+        for kind in ("clusterqueues", "resourceflavors"):
+            for name in self.kubectl("get", f"{kind}.v1beta1.kueue.x-k8s.io", "-o", "name").split():
+                self.kubectl("patch", name.replace(".", ".v1beta1.", 1), "--type=merge", "-p", _NO_FINALIZERS)
 
     def _delete_definitions(self, *how: str) -> None:
         for kind in ("apiservices", "crds", "mutatingwebhookconfigurations", "validatingwebhookconfigurations"):

@@ -10,9 +10,9 @@ The Workload is the job's account in Kueue; the Manager is to it what Kueue's ow
 * ``PodsReady`` is set when the pods run, because Kueue (0.19: by default) evicts what is not ready in time.
 
 Refused, both measured with 0.15: Kueue's own integration for pods, which holds pods in the cluster and so a spawn in
-the Hub, deletes them without notice, and whose Workload, and place, ends with the pod; and pods that name this Workload
-(``prebuilt-workload-name``): Kueue ends a Workload whose containers differ in anything from the pod's, and each start
-of a server has a token of its own, which belongs into no Workload.
+the Hub, deletes them without notice, and ends the Workload, and the place, with the pod; and pods that name this
+Workload (``prebuilt-workload-name``): Kueue ends a Workload if its containers differ in anything from the pod's, and
+each start of a server has a token of its own, which belongs into no Workload.
 
 v1beta2 is served by 0.15 to 0.19. https://kueue.sigs.k8s.io/docs/reference/kueue.v1beta2/
 """
@@ -25,8 +25,8 @@ from datetime import datetime
 from typing import Any
 
 from dlspawner.core import naming
-from dlspawner.core.config import ClusterConfig, GpuType, Team, TeamsConfig
-from dlspawner.core.decisions import EngineAdmits, EngineEvicts, EngineVerdict, EngineWaits
+from dlspawner.core.config import ClusterConfig, GpuType, SchedulerConfig, SchedulerName, Team, TeamsConfig
+from dlspawner.core.decisions import EngineAdmits, EngineEvicts, EngineSays, EngineVerdict, EngineWaits
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.nodes import NodePlacement
 from dlspawner.core.resources import PodRequest
@@ -44,6 +44,7 @@ _RESERVED, _ADMITTED, _EVICTED, _READY = "QuotaReserved", "Admitted", "Evicted",
 _MOST_POD_SETS = 8
 # What a message says for machines: names and numbers of objects.
 _FOR_MACHINES = re.compile(r" \(UID: [^)]*\)|; preemptor path: .*")
+_TITLE = SchedulerConfig(SchedulerName.KUEUE).title
 COHORT = "dlspawner"
 MANAGED = {"app.kubernetes.io/managed-by": "dlspawner"}
 _ANY_NODE = "dlspawner-any-node"  # the flavor of CPU and memory
@@ -115,15 +116,15 @@ class Kueue:
         if workload is None:
             return None
         if _is(workload, _EVICTED) and _is(workload, _RESERVED):
-            return EngineEvicts(f"Kueue takes its GPUs back: {_sentence(_message(workload, _EVICTED))}")
+            return EngineEvicts(EngineSays.TAKES_BACK.sentence(_TITLE, _message(workload, _EVICTED)))
         if _is(workload, _ADMITTED):
             return EngineAdmits()
         if _is(workload, _RESERVED):
             checks = [one for one in (workload["status"].get("admissionChecks") or ()) if one["state"] != "Ready"]
             told = "; ".join(f"{one['name']} {one.get('message') or 'is pending'}" for one in checks)
-            return EngineWaits(f"Kueue has reserved its quota, and waits for its checks: {_sentence(told)}")
+            return EngineWaits(EngineSays.CHECKS_PENDING.sentence(_TITLE, told))
         message = _message(workload, _RESERVED)
-        return EngineWaits(f"Kueue has not admitted it yet: {_sentence(message)}") if message else None
+        return EngineWaits(EngineSays.NOT_ADMITTED.sentence(_TITLE, message)) if message else None
 
     def queue_view(self, job: Job, cluster: ClusterConfig) -> QueueView | None:
         return QueueView(_VIEWS, _queue(job.team, cluster, preemptible=job.preemptible), "pendingworkloads")
@@ -201,10 +202,6 @@ def _is(workload: Manifest, condition: str) -> bool:
 
 def _message(workload: Manifest, condition: str) -> str:
     return _FOR_MACHINES.sub("", str(_conditions(workload).get(condition, {}).get("message", "")))
-
-
-def _sentence(message: str) -> str:
-    return message if message.endswith((".", "!")) else f"{message}."
 
 
 def _condition(kind: str, status: str, reason: str, message: str) -> Manifest:

@@ -14,7 +14,7 @@ from typing import Any
 
 from dlspawner.core import naming
 from dlspawner.core.config import ClusterConfig, SchedulerConfig, SchedulerName
-from dlspawner.core.decisions import EngineAdmits, EngineEvicts, EngineVerdict, EngineWaits
+from dlspawner.core.decisions import EngineAdmits, EngineEvicts, EngineSays, EngineVerdict, EngineWaits
 from dlspawner.core.job import Job
 from dlspawner.core.pod_events import preempted
 from dlspawner.core.schedulers.engine import EngineObject, ObjectKind, Observed, Patch, QueueView
@@ -72,7 +72,7 @@ class PodGroups:
         for pod in observed.pods:
             why = preempted(pod)
             if why:
-                return EngineEvicts(f"{self.title} has stopped it: {why}")
+                return EngineEvicts(EngineSays.STOPPED.sentence(self.title, why))
         waiting = [pod for pod in observed.pods if not pod["spec"].get("nodeName")]
         if len(observed.pods) < len(job.request.pods):
             return None
@@ -83,8 +83,8 @@ class PodGroups:
         pods = (one for pod in waiting for one in _conditions(pod, "PodScheduled", "False"))
         message = next(_messages(own), "") or next(_messages(pods), "")
         if not message:
-            return EngineWaits(f"{self.title} has its pods, and has not placed them yet.")
-        return EngineWaits(f"{self.title} has no place for it yet: {message}")
+            return EngineWaits(EngineSays.NOT_PLACED.sentence(self.title))
+        return EngineWaits(EngineSays.NO_PLACE.sentence(self.title, message))
 
     def queue_view(self, job: Job, cluster: ClusterConfig) -> QueueView | None:
         return None
@@ -109,4 +109,4 @@ def _messages(conditions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     for one in conditions:
         message = str(one.get("message") or "").strip()
         if message:
-            yield message if message.endswith((".", "!")) else f"{message}."
+            yield message

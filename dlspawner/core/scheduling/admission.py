@@ -30,6 +30,7 @@ from dlspawner.core.decisions import (
     Decision,
     EngineAdmits,
     EngineEvicts,
+    EngineSays,
     EngineWaits,
     MustWait,
     Preempt,
@@ -247,7 +248,7 @@ def _by_engine(request: Job, world: ClusterState) -> Admit | Blocked:
         case EngineWaits(sentence) | EngineEvicts(sentence):
             return Blocked(Reason.ENGINE, sentence)
         case None:
-            return Blocked(Reason.ENGINE, f"{scheduler.title} has not answered yet; the job keeps its place.")
+            return Blocked(Reason.ENGINE, EngineSays.NO_ANSWER.sentence(scheduler.title))
 
 
 def _own_may_leave(request: Job, kind: str, short: int, world: ClusterState) -> bool:

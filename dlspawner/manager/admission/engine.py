@@ -10,8 +10,8 @@
   (`make_objects`); pods that it preempts end their job in `cluster.reconciler`.
 * Requests to an engine that is away or uninstalled, or that refuses an object, are repeated, and the owners of its
   jobs read so. An object that is being deleted is no object any more.
-* What jobs have in an engine that is not used any more is deleted when the files name another scheduler, or another
-  Manager begins with them (`LeftObjects`), so that no Workload holds quota without the job's knowledge.
+* Objects of jobs in an unused engine are deleted at the beginning of each term (`LeftObjects`), so also when the files
+  name another scheduler. No Workload is left there with a quota.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dlspawner.clients.kubernetes import (
 )
 from dlspawner.core import naming
 from dlspawner.core.config import SchedulerConfig
-from dlspawner.core.decisions import EngineEvicts, EngineWaits
+from dlspawner.core.decisions import EngineEvicts, EngineSays, EngineWaits
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.schedulers import unused_kinds
 from dlspawner.core.schedulers.engine import Engine, EngineObject, ObjectKind, Observed, Patch, QueueView
@@ -160,7 +160,7 @@ class EngineController:
             await self._carry_out(job)
 
     def due(self) -> list[str]:
-        """Returns the jobs that changed, or whose objects did; none before everything was listed."""
+        """Returns the jobs that changed, themselves or their objects; none before everything was listed."""
         if self._unlisted:
             return []
         now = asyncio.get_running_loop().time()
@@ -180,8 +180,7 @@ class EngineController:
             self._changed[job] = None
             if job in self.book.records and not self._own.get(job):
                 title = self.book.cluster_state.cluster.scheduler.title
-                sentence = f"{title} does not take this job now. It keeps its place, and is offered again and again."
-                self.book.put_verdict(job, EngineWaits(sentence))
+                self.book.put_verdict(job, EngineWaits(EngineSays.NOT_TAKEN.sentence(title)))
             raise problem from None
         await self._judge(job)
         return 0.0
@@ -296,7 +295,7 @@ class LeftObjects:
         except ObjectNotFound:
             found = []
         except KubernetesRejected as problem:
-            log.info("kind=%s of a scheduler that is not used is left alone: %s", kind.group_version, problem)
+            log.debug("kind=%s of an unused scheduler is left alone: %s", kind.group_version, problem)
             found = []
         for one in found:
             if _made_of(one) is not None:

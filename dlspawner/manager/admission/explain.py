@@ -77,6 +77,12 @@ class Explainer:
         book.subscribers.append(lambda _: self._places.clear())
         self._kept: dict[object, tuple[datetime, tuple[Alternative, ...]]] = {}
 
+    def waiting(self, now: datetime) -> list[Job]:
+        """Returns all jobs that wait for GPUs: the queue in its order, then those in the cluster by their age."""
+        records = (self.book.records[job] for job in self.book.pending.values())
+        placed = sorted((one.job for one in records if one.waits_in_cluster), key=lambda job: job.submitted)
+        return [*queue.order(self.book.cluster_state, now), *placed]
+
     def explain(self, record: JobRecord, *, advises: bool = True) -> QueueStatus:
         """Returns the status; alternatives only on request, because they cost as much as many decisions."""
         job, world, now = record.job, self.book.cluster_state, self.book.now()
@@ -155,6 +161,8 @@ class Explainer:
 
     def reason(self, job: Job, now: datetime) -> Reason:
         """Returns the reason for which a job is queued; cached for a moment, because many users may read at once."""
+        if self.book.records[job.id].waits_in_cluster:
+            return Reason.ENGINE
         kept = self._reasons.get(job.id)
         if kept is None or not timedelta() <= now - kept[0] < _ADVICE_FOR:
             if len(self._reasons) > _MOST_REASONS:

@@ -21,7 +21,7 @@ from datetime import datetime, timedelta
 from dlspawner.clients.kubernetes import KubernetesError
 from dlspawner.core import text
 from dlspawner.core.config import SpecialPermission, Team
-from dlspawner.core.decisions import Admit, Alternative, Decision, MustWait, Preempt, Reason, Refuse
+from dlspawner.core.decisions import Admit, Alternative, Decision, EngineSays, MustWait, Preempt, Reason, Refuse
 from dlspawner.core.job import Job, JobState, Permissions
 from dlspawner.core.resources import request_of
 from dlspawner.core.scheduling import admission, limits
@@ -143,7 +143,7 @@ class AdmissionService:
             except KubernetesError as problem:
                 log.warning("job=%s the engine's objects cannot be made: %s", question.job, problem)
                 title = self.store.cluster_state.cluster.scheduler.title
-                sentence = f"{title} does not take this job now. Start it again later, or ask an administrator."
+                sentence = EngineSays.NOT_STARTED.sentence(title)
                 await self.release_reservation(question.job, question.user, passes=True, why=sentence)
                 return _logged(question, AdmissionResponse("refuse", Reason.ENGINE.value, (sentence,)))
         if answer.decision != "wait" or waits is None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from dlspawner.core.decisions import Reason
+from dlspawner.core.decisions import EngineSays, Reason
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.launch import pod_status
 from dlspawner.core.scheduling import admission, limits
@@ -332,7 +332,7 @@ def preempt_by_engine(turn: Transaction, record: JobRecord, engine: str, why: st
 
     A Hub that was first to see the pod's end has reported a failure.
     """
-    sentence = f"{engine} has stopped it for another job: {why} {what_follows(record.job)}"
+    sentence = f"{EngineSays.STOPPED.sentence(engine, why)} {what_follows(record.job)}"
     if record.stop is not None and record.stop.code is EventReason.FAILED:
         preempted = replace(record, stop=StopReason(EventReason.PREEMPTED, sentence))
         turn.write(preempted, EventReason.PREEMPTED, sentence)

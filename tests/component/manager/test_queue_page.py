@@ -1,11 +1,19 @@
-"""The page of a job that may start while the Hub is away: it stays, because nothing else would answer."""
+"""The page of a job that may start while the Hub is away: it stays, because nothing else would answer.
+
+And the queue with a job that waits in the cluster.
+"""
 
 from __future__ import annotations
 
 import pytest
+from playwright.async_api import expect
 
-from tests.component.manager.manager_harness import wants
-from tests.component.manager.portals import Portal
+from dlspawner.clients.kubernetes import PODS
+from dlspawner.core import naming
+from dlspawner.core.launch import pod_set
+from tests.component.manager.manager_harness import NAMESPACE, until, wants
+from tests.component.manager.portals import Portal, browsing
+from tests.component.manager.test_reconciler import EACH, admit_several
 
 
 @pytest.mark.parametrize(
@@ -37,3 +45,39 @@ async def test_others_cannot_tell_a_waiting_job_from_none(portal: Portal) -> Non
     assert (foreign.status, foreign.text) == (missing.status, missing.text)
     assert foreign.status == 404
     assert "This is a job of alice" in (await portal.read("root-admin", "wait/alice/secret")).text
+
+
+HIVED = """
+scheduling: {priority_classes: {guaranteed: high, preemptible: low}}
+scheduler: {name: hived, scheduler_name: tests}
+"""
+FULL = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "insufficient cells"}
+
+
+@pytest.mark.browser
+async def test_queue_shows_a_gang_that_waits_in_the_cluster_with_the_engines_reason(portal: Portal) -> None:
+    office, acting, gang = portal.office, portal.served.acting, wants(server="gang")
+    file = office.folder / "cluster.yaml"
+    file.write_text(file.read_text() + HIVED)
+    await until(
+        lambda: acting.admission and not acting.admission.store.cluster_state.cluster.scheduler.is_native, "HiveD"
+    )
+    pods = pod_set.PodSet((pod_set.Role("chief", 1, EACH), pod_set.Role("worker", 2, EACH)))
+    for manifest in await admit_several(acting, gang, pods):
+        manifest["metadata"]["annotations"][naming.ENGINE_ANNOTATION] = "HiveD"
+        manifest["spec"]["schedulerName"] = "tests"
+        name = (await office.cluster.create(PODS, manifest, NAMESPACE))["metadata"]["name"]
+        await office.cluster.patch(PODS, name, {"status": {"conditions": [FULL]}}, NAMESPACE, subresource="status")
+
+    async def left() -> bool:
+        return bool(await acting.service.leave_in_cluster(gang.job, gang.user))
+
+    await until(left, "its start ends")
+    looks = acting.service.explainer
+    await until(lambda: "cells" in looks.why(acting.record(gang).job, office.clock()), "the engine says why")
+    async with browsing(portal, "alice") as page:
+        await page.goto(f"{portal.world.public}/services/jobs/queue")
+        row = page.get_by_role("row").filter(has_text="gang")
+        await expect(row).to_contain_text("in the cluster")
+        await expect(row).to_contain_text("HiveD has no place for it yet: insufficient cells.")
+        await expect(page.locator("[data-live=mine]")).to_contain_text("insufficient cells.")

@@ -241,12 +241,12 @@ VERDICTS: list[tuple[str, tuple[dict[str, Any], ...], EngineVerdict | None]] = [
     (
         "Volcano evicts",
         (pod("n1", ("Ready", "False", "Evict", "Pod is evicted, because of reclaim")), pod("n2")),
-        EngineEvicts("Volcano has stopped it: Pod is evicted, because of reclaim."),
+        EngineEvicts("Volcano has stopped it for another job: Pod is evicted, because of reclaim."),
     ),
     (
         "a scheduler preempts, of several pods one is gone",
         (pod("n1", ("DisruptionTarget", "True", "PreemptionByScheduler", "")),),
-        EngineEvicts("Volcano has stopped it: it had to make room for another job."),
+        EngineEvicts("Volcano has stopped it for another job: it had to make room for another job."),
     ),
     (
         "another disruption is not the engine's",

@@ -50,8 +50,8 @@ class QueuePage(PortalPage):
         self.person()
         viewer, desk, begin = self.viewer(AccessRight.SEE), self.admission(), self.begin()
         world, now = desk.store.cluster_state, desk.store.now()
-        order = queue.order(world, now)
         looks = desk.explainer
+        order = looks.waiting(now)
         telling = QueuedReason(
             lambda job: looks.why(job, now), lambda job: looks.reason(job, now), lambda job: looks.estimate(job, now)
         )
@@ -277,7 +277,10 @@ OTHERWISE = "a limit that is its own"
 
 @dataclass(frozen=True, slots=True)
 class QueuedRow:
-    """A pending job. ``user``, ``server`` and ``job`` are empty for viewers that may not see them."""
+    """A pending job. ``user``, ``server`` and ``job`` are empty for viewers that may not see them.
+
+    ``place`` is 0 for a job whose pods wait in the cluster.
+    """
 
     place: int
     of: int
@@ -316,7 +319,8 @@ def queued_rows(
 def _one(world: ClusterState, now: datetime, viewer: Viewer, job: Job, telling: QueuedReason) -> QueuedRow:
     mine, knows = job.user == viewer.name, viewer.reaches(job.user, job.team)
     team = world.team(job.team)
-    kind, place = telling.kind(job), queue.position(job, world, now)
+    kind = telling.kind(job)
+    place = 0 if job.state is JobState.STARTING else queue.position(job, world, now)
     return QueuedRow(
         place=place,
         of=max(place, sum(len(keys) for keys in world.queues.get(queue_key(job), {}).values())),

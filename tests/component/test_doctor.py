@@ -134,8 +134,12 @@ def test_a_hub_that_is_not_asked_for_scopes_is_said(url: str, said: int) -> None
 
 
 def test_old_keys_are_found() -> None:
-    keys = {"gateway-keys": {"metadata": {"creationTimestamp": "2025-01-01T00:00:00Z"}}}
-    assert [one[:2] for one in found(secrets=keys)] == [("secrets", "the Secret gateway-keys is 696 days old")]
+    metadata: dict[str, Any] = {"creationTimestamp": "2025-01-01T00:00:00Z"}
+    keys = {"gateway-keys": {"metadata": metadata}}
+    told = "the Secret gateway-keys was last changed 696 days ago"
+    assert [one[:2] for one in found(secrets=keys)] == [("secrets", told)]
+    metadata["managedFields"] = [{"time": "2026-11-01T00:00:00Z"}, {"time": "2025-01-01T00:00:00Z"}, {}]
+    assert found(secrets=keys) == []
     assert [one[:2] for one in found(secrets={})] == [("secrets", "there is no Secret gateway-keys")]
 
 

@@ -30,8 +30,10 @@ THEIRS = KUBECONFIG="$$KUBECONFIG" DLSPAWNER_KUBECTL="$$(command -v "$${DLSPAWNE
 ON_KUBERNETES = $(if $(filter kubeconfig,$(CLUSTER)),$(THEIRS),$(BIN)/python -m tests.kubernetes $(FOR_TESTS) with)
 # Other people's SSH clients, OpenSSH's own tests, and what of their libraries a small machine lacks; for tests/component/gateway/clients.
 SSH_CLIENTS := putty-tools dropbear-bin libtomcrypt1 libtommath1 lftp sshfs libfuse3-3 openssh-tests
-# What stands in front of them; for tests/component/gateway/test_haproxy.py.
+# What stands in front of them, and of the pages; for tests/component/gateway/test_haproxy.py and manager/test_ingress.py.
 BALANCER := haproxy liblua5.3-0 libopentracing-c-wrapper0 libopentracing1
+# For tests/component/manager/test_ldap.py.
+DIRECTORY := slapd libltdl7 libodbc2 libwrap0
 
 # An ordinary user, as far as the kernel is concerned, wherever the checkout and the cache lie.
 WITHOUT_ROOT := unshare --user --map-user=1000 --map-group=1000
@@ -177,7 +179,7 @@ $(VENV)/.tests: $(VENV)/.jobs
 	@echo "Installing what the tests need …"
 	@$(PIP) --editable '.[jobs,test]'
 	@$(BIN)/pip install --quiet --quiet --disable-pip-version-check --upgrade --no-deps --target $(VENV)/jupyterhub-5.5 jupyterhub==5.5.0
-	@.ci/packages --unpack $(VENV)/debian kubernetes-client prometheus $(SSH_CLIENTS) $(BALANCER)
+	@.ci/packages --unpack $(VENV)/debian kubernetes-client prometheus $(SSH_CLIENTS) $(BALANCER) $(DIRECTORY)
 	@.ci/packages chromium=chromium rsync=rsync git=git xauth=xauth mpirun=openmpi-bin /usr/lib/postgresql/15/bin/postgres=postgresql-15
 	@touch $@
 

@@ -79,6 +79,7 @@ setup(
             "paramiko>=4",
             "ssh-audit>=3.3",
             "oauthenticator>=17",
+            "jupyterhub-ldapauthenticator>=2",
             "asciinema>=2.4,<3",
             "grpcio>=1.60",
         ],

@@ -224,6 +224,10 @@ def rights(it: Installation) -> Iterator[Finding]:
 
 def scopes(it: Installation) -> Iterator[Finding]:
     """As the Hub says; where it could not be asked, of zero-to-jupyterhub's values."""
+    if (url := _public_url(it)) and not it.z2jh and not _private(url):
+        problem = "what the tokens of the services may do is unknown: the Hub was not asked"
+        remedy = "publish it by https, and set DLSPAWNER_PUBLIC_URL to that address"
+        yield Finding("scopes", problem, f"{url} is not https, and tokens go nowhere in the clear", remedy, "warning")
     roles = (_value(it.z2jh, "hub.loadRoles") or {}).values() if it.z2jh else ()
     for service, needed in SCOPES.items():
         if service not in it.held and not it.z2jh:
@@ -351,6 +355,16 @@ def _prometheus_url(it: Installation) -> str:
     return it.given("manager", "--GpuMetrics.prometheus_url") or it.given("manager", "DLSPAWNER_PROMETHEUS_URL")
 
 
+def _public_url(it: Installation) -> str:
+    return it.given("gateway", "DLSPAWNER_PUBLIC_URL")
+
+
+def _private(url: str) -> bool:
+    """True if a token may be sent to this address."""
+    parts = urlsplit(url)
+    return parts.scheme == "https" or parts.hostname in LOOPBACK
+
+
 def gateway(it: Installation) -> Iterator[Finding]:
     yield from _answer(it, "gateway", "correct DLSPAWNER_SSH_HOST and _PORT, the Service gateway, or the firewall")
 
@@ -370,11 +384,13 @@ def _answer(it: Installation, check: str, remedy: str) -> Iterator[Finding]:
 
 
 def secrets(it: Installation) -> Iterator[Finding]:
-    for name in ("gateway-keys", "manager-token", "gateway-token"):
-        made = it.secrets.get(name, {}).get("metadata", {}).get("creationTimestamp")
-        if made and it.now - _time(made) > OLD:
-            problem = f"the Secret {name} is {(it.now - _time(made)).days} days old"
-            remedy = "replace it when no job needs the old one (hub_config/kubernetes/README.md, Secrets)"
+    for name in ("gateway-keys", "manager-token", "gateway-token", "proxy-token", "hub"):
+        metadata = it.secrets.get(name, {}).get("metadata", {})
+        times = [str(one["time"]) for one in metadata.get("managedFields") or () if one.get("time")]
+        changed = max(times, default=metadata.get("creationTimestamp"))
+        if changed and it.now - _time(changed) > OLD:
+            problem = f"the Secret {name} was last changed {(it.now - _time(changed)).days} days ago"
+            remedy = "rotate what is in it (hub_config/OPERATIONS.md, Rotate secrets)"
             yield Finding("secrets", problem, "what knows it has had long to lose it", remedy, "warning")
     if it.workloads and "gateway-keys" not in it.secrets and "Secrets" not in it.unread:
         cause = "the Job bootstrap has not ended, or was never applied"
@@ -442,7 +458,7 @@ async def look(client: KubernetesClient, namespace: str) -> Installation:
         job_pods=tuple(job_pods),
         node_ports=await _node_ports(client, namespace),
         answers=await _answers(client, it),
-        held=await _held(it.given("gateway", "DLSPAWNER_PUBLIC_URL"), secrets),
+        held=await _held(_public_url(it), secrets),
         unread=tuple(unread),
     )
 
@@ -466,8 +482,8 @@ async def _node_ports(client: KubernetesClient, namespace: str) -> tuple[int, in
 
 async def _held(url: str, secrets: Mapping[str, Object]) -> dict[str, frozenset[str] | None]:
     """Returns the scopes of the services' tokens, where the Hub may be asked and answers."""
-    parts, held = urlsplit(url), dict[str, frozenset[str] | None]()
-    for service, places in TOKENS.items() if parts.scheme == "https" or parts.hostname in LOOPBACK else ():
+    held = dict[str, frozenset[str] | None]()
+    for service, places in TOKENS.items() if _private(url) else ():
         data = ((secrets.get(name) or {}).get("data", {}).get(key, "") for name, key in places)
         token = base64.b64decode(next(filter(None, data), "")).decode().strip()
         if not token:
@@ -528,7 +544,7 @@ async def _answers(client: KubernetesClient, it: Installation) -> dict[str, str]
     asked = {
         "prometheus": _ask_prometheus(client, _prometheus_url(it)),
         "gateway": _ask_gateway(host, int(port)),
-        "web": _ask_web(it.given("gateway", "DLSPAWNER_PUBLIC_URL"), it.now),
+        "web": _ask_web(_public_url(it), it.now),
         "database": asyncio.to_thread(_ask_database, os.environ.get("DLSPAWNER_MANAGER_DB_URL", "")),
     }
     said = await asyncio.gather(*asked.values())

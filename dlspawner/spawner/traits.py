@@ -108,7 +108,7 @@ class JobTraits(Configurable):
         help="""
         Where auth_state has a person's numbers: a name, or names with dots between them, for uid, gid (without it, the
         uid) and groups (a list of numbers, or an object of names and numbers). What is not named here is "uid", "gid",
-        "supplementary_groups"; for LDAP perhaps {"uid": "uidNumber", "gid": "gidNumber"}.
+        "supplementary_groups"; for ldapauthenticator 2 {"uid": "user_attributes.uidNumber"}.
 
         With it, be it only {"uid": "uid"}, the authenticator decides for everybody, and who has no uid in auth_state,
         such as a person who has never logged in or a Hub without enable_auth_state, cannot start jobs. Empty, the

@@ -36,9 +36,16 @@ def healthy() -> Installation:
     keys = {"metadata": {"creationTimestamp": "2026-11-01T00:00:00Z"}}
     variable = {"name": "DLSPAWNER_PROMETHEUS_URL", "value": "http://prometheus.monitoring:9090"}
     workloads["manager"]["spec"]["template"]["spec"]["containers"][0]["env"].append(variable)
+    published(workloads, "https://hub.example.org/")
     return Installation(
         "dlspawner", NOW, workloads, labels={"dlspawner-jobs": enforced}, secrets={"gateway-keys": keys}
     )
+
+
+def published(workloads: dict[str, Any], url: str) -> None:
+    """The Hub's address for people, as an overlay sets it."""
+    env = workloads["gateway"]["spec"]["template"]["spec"]["containers"][0]["env"]
+    next(one for one in env if one["name"] == "DLSPAWNER_PUBLIC_URL")["value"] = url
 
 
 def found(**changed: Any) -> list[tuple[str, str, str]]:
@@ -118,9 +125,21 @@ def test_scopes_are_what_the_hub_says(held: tuple[str, ...] | None, problem: str
     assert [one[:2] for one in told] == ([("scopes", problem)] if problem else [])
 
 
+@pytest.mark.parametrize(("url", "said"), [("http://hub.example.org/", 1), ("http://127.0.0.1:8000/", 0)])
+def test_a_hub_that_is_not_asked_for_scopes_is_said(url: str, said: int) -> None:
+    workloads = dict(healthy().workloads)
+    published(workloads, url)
+    cause = f"{url} is not https, and tokens go nowhere in the clear"
+    assert [(one[0], one[2]) for one in found(workloads=workloads)] == [("scopes", cause)] * said
+
+
 def test_old_keys_are_found() -> None:
-    keys = {"gateway-keys": {"metadata": {"creationTimestamp": "2025-01-01T00:00:00Z"}}}
-    assert [one[:2] for one in found(secrets=keys)] == [("secrets", "the Secret gateway-keys is 696 days old")]
+    metadata: dict[str, Any] = {"creationTimestamp": "2025-01-01T00:00:00Z"}
+    keys = {"gateway-keys": {"metadata": metadata}}
+    told = "the Secret gateway-keys was last changed 696 days ago"
+    assert [one[:2] for one in found(secrets=keys)] == [("secrets", told)]
+    metadata["managedFields"] = [{"time": "2026-11-01T00:00:00Z"}, {"time": "2025-01-01T00:00:00Z"}, {}]
+    assert found(secrets=keys) == []
     assert [one[:2] for one in found(secrets={})] == [("secrets", "there is no Secret gateway-keys")]
 
 

@@ -167,6 +167,14 @@ def test_manager_and_gateway_are_below_the_hub_s_base_url(chart: Path) -> None:
     assert '{"name": "JUPYTERHUB_BASE_URL", "value": "/lab/gpu/"}' in found
 
 
+def test_manager_and_gateway_listen_on_ipv6_where_the_values_say_so(chart: Path) -> None:
+    found = by_name(helm.rendered(chart, {**helm.NEEDED, "ip": "::"}))
+    for name in ("Manager", "Gateway"):
+        (container,) = found["Deployment", PRODUCT, name.lower()]["spec"]["template"]["spec"]["containers"]
+        assert [one for one in container["args"] if ".ip=" in one] == [f"--{name}.ip=::"]
+    assert found["Service", PRODUCT, "gateway"]["spec"]["ipFamilyPolicy"] == "PreferDualStack"
+
+
 def test_product_pods_run_and_pull_as_the_values_say(chart: Path) -> None:
     only = {"nodeSelector": {"pool": "system"}, "tolerations": [{"key": "system", "operator": "Exists"}]}
     near = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]}}

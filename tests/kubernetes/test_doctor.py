@@ -25,8 +25,8 @@ from tests.kubernetes.manifests import PRODUCT, Object, as_list
 
 pytestmark = pytest.mark.kubernetes
 
-# What holds on a cluster where nothing runs, and nothing measures GPUs.
-USUAL = {"processes", "prometheus", "secrets", "gateway"}
+# What holds on a cluster where nothing runs, nothing measures GPUs, and the Hub has no https.
+USUAL = {"processes", "prometheus", "secrets", "gateway", "scopes"}
 
 
 @dataclass

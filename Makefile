@@ -70,7 +70,8 @@ test-nightly: $(VENV)/.tests $(VENV)/.vscode
 	$(TEST_ENV) $(BIN)/python -m tests.mutations
 	$(MAKE) flakes
 	$(MAKE) test-on-control-planes
-	$(TEST_ENV) DLSPAWNER_E2E=deployed $(BIN)/python -m tests.kubernetes with $(BIN)/pytest -m slow tests/e2e/test_evictions.py
+	$(TEST_ENV) DLSPAWNER_E2E=deployed $(BIN)/python -m tests.kubernetes with $(BIN)/pytest -m slow tests/e2e/test_kills.py tests/e2e/test_evictions.py
+	$(TEST_ENV) DLSPAWNER_E2E=chart $(BIN)/python -m tests.kubernetes with $(BIN)/pytest -m "not slow and not launcher" tests/e2e
 	$(TEST_ENV) $(BIN)/python -m tests.kubernetes with $(BIN)/pytest tests/kubernetes/test_enforced.py
 
 # The contract, the cluster's own tests, the product in containers, and what takes the node away.

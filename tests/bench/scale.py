@@ -1,8 +1,9 @@
 """The whole product with 5,000 users, 2,000 running jobs and 100,000 that have ended: `python -m tests.bench.scale`.
 
-The processes are those of `make run`; pods are run by ``kwok``, so that nothing is measured but the product and the
-embedded API server. While it is measured a server is started and stopped every two seconds, and people read the portal.
-Takes some ten minutes on two cores.
+With another number of users (`python -m tests.bench.scale 1000`) there is as much less of the others. The processes are
+those of `make run`; pods are run by ``kwok``, so that nothing is measured but the product and the embedded API server.
+While it is measured a server is started and stopped every two seconds, and people read the portal. Takes some ten
+minutes on two cores.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import random
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -35,8 +38,9 @@ from tests.e2e.stack import Launched
 from tests.harness import faults
 from tests.kubernetes.instance import GPU_LABELS
 
-USERS, RUNNING, ENDED, DAYS = 5000, 2000, 100_000, 90
-NODES, GPUS = 126, 16  # room for those that are started meanwhile
+USERS = int(sys.argv[1]) if sys.argv[1:] else 5000
+RUNNING, ENDED, DAYS = USERS * 2 // 5, USERS * 20, 90
+NODES, GPUS = 1 + -(-RUNNING // 16), 16  # room for those that are started meanwhile
 ADDRESS = "127.254.7.1"  # of all pods: outside the embedded cluster's own
 PAGES = ("", "queue", "cluster", "all", "history")
 SECONDS = 60.0
@@ -150,6 +154,12 @@ def memory(pid: int) -> float:
     return int(Path(f"/proc/{pid}/status").read_text().split("VmRSS:")[1].split()[0]) / 1024
 
 
+def cpu(pid: int) -> float:
+    """Seconds that it has computed."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
 def read_pages(url: str, token: str, stop: threading.Event) -> dict[str, list[float]]:
     """Milliseconds of each page of the portal, asked for in turn."""
     taken: dict[str, list[float]] = {page: [] for page in PAGES}
@@ -195,7 +205,10 @@ def measure(folder: Path) -> list[Figure]:
         asked = len(api.requests)
         time.sleep(SECONDS)
         at_rest, calm = stall(folder), 60 / SECONDS * (len(api.requests) - asked)
-        stop = threading.Event()
+        programs = {"Hub": "jupyterhub", "Manager": "dlspawner.manager", "gateway": "ssh_gateway"}
+        pids = {name: product.process_of(word) for name, word in programs.items()}
+        pids["proxy"] = product.process_of("--api-ip=127.0.0.1", f"--port={product.port}")
+        before, stop = {name: cpu(pid) for name, pid in pids.items()}, threading.Event()
         with ThreadPoolExecutor(2) as threads:
             pages = threads.submit(read_pages, product.url, admin.token, stop)
             busy = threads.submit(busy_minute, hub, users[-1], stop)
@@ -203,10 +216,10 @@ def measure(folder: Path) -> list[Figure]:
             stop.set()
             taken = pages.result(120)
             busy.result(120)
+        computed = {name: 1000 * (cpu(pid) - before[name]) / SECONDS for name, pid in pids.items()}
         in_use = stall(folder)
         databases = {name: (product.state / f"{name}.sqlite").stat().st_size / 2**20 for name in ("hub", "manager")}
-        pids = {"Hub": "jupyterhub", "Manager": "dlspawner.manager", "gateway": "ssh_gateway"}
-        sizes = {name: memory(product.process_of(word)) for name, word in pids.items()}
+        sizes = {name: memory(pid) for name, pid in pids.items()}
     every = [one for page in taken.values() for one in page]
     slowest = max(taken, key=lambda page: median(taken[page]))
     what = f"{RUNNING} jobs run"
@@ -217,6 +230,7 @@ def measure(folder: Path) -> list[Figure]:
         Figure(f"{what}: longest stall of the Hub's loop, at rest", 1000 * at_rest, "ms", aim=10),
         Figure(f"{what}: longest stall of the Hub's loop, in use", 1000 * in_use, "ms", aim=10),
         *(Figure(f"{what}: memory of the {name}", size, "MiB") for name, size in sizes.items()),
+        *(Figure(f"{what}: CPU of the {name}, in use", used, "mCPU") for name, used in computed.items()),
         Figure(f"{what}: requests to the API server a minute, at rest", calm, "1"),
         *(Figure(f"{ENDED} ended jobs: database of the {name}", size, "MiB") for name, size in databases.items()),
     ]

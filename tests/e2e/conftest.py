@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +18,8 @@ from tests.harness.chromium import LAUNCH, PATIENCE
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
-    """The launcher's product, or the one that manifests deploy on a real cluster."""
-    with deployed() if os.environ.get(WANTED) == "deployed" else launched() as stack:
+    """The launcher's product, or the one that manifests or the chart deploy on a real cluster."""
+    with deployed() if WANTED else launched() as stack:
         yield stack
 
 

@@ -1,4 +1,4 @@
-"""The product as its manifests deploy it, on the cluster of $KUBECONFIG: real containers, reached through NodePorts."""
+"""The product as its manifests or its chart deploy it, on the cluster of $KUBECONFIG: real containers, NodePorts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.e2e.people import Stack, last_whole_line
+from tests.kubernetes import deploy, helm
 from tests.kubernetes.conftest import IMAGE_PREFIX, IMAGE_TAG
 from tests.kubernetes.conftest import run_kubectl as kubectl
-from tests.kubernetes.deploy import Deployment, deploy, remove
+from tests.kubernetes.deploy import Deployment
 from tests.kubernetes.manifests import JOBS, PRODUCT
 
-WANTED = "DLSPAWNER_E2E"  # "deployed": the end-to-end tests run against this product instead of the launcher's
+# "deployed" or "chart": the end-to-end tests run against this product instead of the launcher's, installed so.
+WANTED = os.environ.get("DLSPAWNER_E2E", "")
 
 
 @dataclass
@@ -59,7 +61,8 @@ class Deployed(Stack):
 @contextlib.contextmanager
 def deployed() -> Iterator[Deployed]:
     """It answers; at the end everything of it is gone."""
+    way = helm if WANTED == "chart" else deploy
     try:
-        yield Deployed(deploy(kubectl, IMAGE_PREFIX, IMAGE_TAG))
+        yield Deployed(way.deploy(kubectl, IMAGE_PREFIX, IMAGE_TAG))
     finally:
-        remove(kubectl)
+        way.remove(kubectl)

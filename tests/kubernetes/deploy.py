@@ -75,12 +75,16 @@ def deploy(kubectl: Kubectl, prefix: str, tag: str, *, seconds: float = 180) -> 
         kubectl("apply", "-k", str(overlay(Path(directory), prefix, tag, nodes)))
     host = nodes[0]  # where NodePorts are found
     url = f"http://{host}:{HTTP_PORT}"
+    come_up(kubectl, url, seconds)
+    login = secret(kubectl, "login")
+    return Deployment(url, host, SSH_PORT, login["password"], login["admin-password"])
+
+
+def come_up(kubectl: Kubectl, url: str, seconds: float = 180) -> None:
     try:
         wait_for(lambda: ready(kubectl) and all(answers(f"{url}/{path}") for path in _PATHS), "the product", seconds)
     except AssertionError as late:
         raise AssertionError("\n".join([str(late), *why(kubectl)])) from None
-    login = secret(kubectl, "login")
-    return Deployment(url, host, SSH_PORT, login["password"], login["admin-password"])
 
 
 def remove(kubectl: Kubectl) -> None:

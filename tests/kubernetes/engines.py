@@ -174,9 +174,9 @@ def _define(client: Client, folder: Path) -> None:
     for file in sorted(folder.glob("*.yaml")):
         for wanted in filter(None, yaml.safe_load_all(file.read_text())):
             client.create(path, wanted)
-            client.until(f"{path}/{wanted['metadata']['name']}", _established, "Established")
+            client.until(f"{path}/{wanted['metadata']['name']}", established, "Established")
 
 
-def _established(crd: Mapping[str, Mapping[str, list[Mapping[str, str]]]]) -> bool:
+def established(crd: Mapping[str, Mapping[str, list[Mapping[str, str]]]]) -> bool:
     conditions = (crd.get("status") or {}).get("conditions") or []
     return any((one["type"], one["status"]) == ("Established", "True") for one in conditions)

@@ -1,20 +1,29 @@
 """Helm, built from its Go module, and the chart with a stand-in for zero-to-jupyterhub, which cannot be had everywhere.
 
-`z2jh/` has the names of zero-to-jupyterhub's values that the chart sets, and the objects that the chart's depend on.
+`z2jh/` has the names of zero-to-jupyterhub's values that the chart sets, a Hub that reads them, and a proxy.
+$DLSPAWNER_Z2JH is the folder of another chart `jupyterhub` to use instead, such as the real one.
 """
 
 from __future__ import annotations
 
+import os
+import secrets
 import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from tests.e2e.people import wait_for
 from tests.kubernetes import build
 from tests.kubernetes.cluster import quiet
+from tests.kubernetes.conftest import DEMO, Kubectl
+from tests.kubernetes.deploy import HTTP_PORT, SSH_PORT, Deployment, come_up, node_addresses, ready
+from tests.kubernetes.deploy import remove as remove_namespaces
 from tests.kubernetes.instance import HERE, PROJECT
+from tests.kubernetes.manifests import PRODUCT, as_list
 
 VERSION = "v3.19.5"
 _K8S = "-X helm.sh/helm/v3/pkg/chartutil.k8sVersion"
@@ -25,6 +34,7 @@ MODULE = build.Module(
     f"-X helm.sh/helm/v3/internal/version.version={VERSION} {_K8S}Major=1 {_K8S}Minor={build.KUBERNETES.split('.')[1]}",
 )
 CHART = PROJECT / "hub_config" / "helm" / "dlspawner"
+RELEASE = "r"
 # What an administrator has to say.
 NEEDED: dict[str, Any] = {
     "databaseUrl": "postgresql+psycopg://manager:secret@db.example.org/manager",
@@ -38,7 +48,7 @@ NEEDED: dict[str, Any] = {
 def whole_chart(folder: Path) -> Path:
     """A copy of the chart with its dependency."""
     chart = Path(shutil.copytree(CHART, folder / "dlspawner"))
-    shutil.copytree(HERE / "z2jh", chart / "charts" / "jupyterhub")
+    shutil.copytree(os.environ.get("DLSPAWNER_Z2JH", HERE / "z2jh"), chart / "charts" / "jupyterhub")
     return chart
 
 
@@ -46,10 +56,70 @@ def run(command: str, chart: Path, custom: Mapping[str, Any], *more: str, **jupy
     """What Helm prints of the chart with these values; CannotRun with its complaint."""
     values = chart.parent / "values.yaml"
     values.write_text(yaml.safe_dump({"jupyterhub": {"custom": dict(custom), **jupyterhub}}))
-    name = [] if command == "lint" else ["r"]
+    name = [] if command == "lint" else [RELEASE]
     helm = build.built(MODULE, quiet) / "helm"
     return build.run([helm, command, *name, chart, "--namespace=dlspawner", f"--values={values}", *more])
 
 
 def rendered(chart: Path, custom: Mapping[str, Any] = NEEDED, **jupyterhub: object) -> list[dict[str, Any]]:
     return [one for one in yaml.safe_load_all(run("template", chart, custom, **jupyterhub)) if one]
+
+
+def deploy(kubectl: Kubectl, prefix: str, tag: str) -> Deployment:
+    """`helm install` with a PostgreSQL beside it and the demo's cluster, teams and overrides; people can log in."""
+    nodes = node_addresses(kubectl)
+    url, passwords = f"http://{nodes[0]}:{HTTP_PORT}", [secrets.token_hex(16) for _ in range(2)]
+    login = dict(zip(("user_password", "admin_password"), passwords, strict=True))
+    image = {name: {"name": f"{prefix}/{name}", "tag": tag} for name in ("hub", "k8s-hub", "job", "proxy")}
+    custom = {
+        "databaseUrl": _postgresql(kubectl, f"{prefix}/postgresql:{tag}"),
+        "publicUrl": f"{url}/",
+        "ssh": {"host": nodes[0], "port": SSH_PORT},
+        "images": {
+            name: f"{prefix}/{ours}:{tag}"
+            for name, ours in {"manager": "hub", "gateway": "gateway", "ssh": "ssh"}.items()
+        },
+        "nodeAddresses": [f"{address}/32" for address in nodes],
+        "gateway": {"service": {"type": "NodePort", "nodePort": SSH_PORT}},
+        **{name: yaml.safe_load((DEMO / f"{name}.yaml").read_text()) for name in ("cluster", "teams")},
+    }
+    hub = {
+        "image": image["k8s-hub" if "DLSPAWNER_Z2JH" in os.environ else "hub"],
+        "config": {
+            "JupyterHub": {"authenticator_class": "shared-password"},
+            "SharedPasswordAuthenticator": login,
+            "Authenticator": {"admin_users": ["admin"], "allow_all": True},
+        },
+        "extraConfig": {"10-demo": (DEMO / "overrides.py").read_text()},
+    }
+    proxy = {"chp": {"image": image["proxy"]}, "service": {"type": "NodePort", "nodePorts": {"http": HTTP_PORT}}}
+    with tempfile.TemporaryDirectory() as folder:
+        chart = whole_chart(Path(folder))
+        run("install", chart, custom, "--take-ownership", hub=hub, proxy=proxy, singleuser={"image": image["job"]})
+    come_up(kubectl, url)
+    return Deployment(url, nodes[0], SSH_PORT, *passwords)
+
+
+def remove(kubectl: Kubectl) -> None:
+    build.run(
+        [build.built(MODULE, quiet) / "helm", "uninstall", RELEASE, f"--namespace={PRODUCT}", "--ignore-not-found"]
+    )
+    remove_namespaces(kubectl)
+
+
+def _postgresql(kubectl: Kubectl, image: str) -> str:
+    """The demo's, with the Manager's database alone; its URL."""
+    password = secrets.token_hex(16)
+    kept = {"metadata": {"name": "databases", "namespace": PRODUCT}, "stringData": {"manager": password}}
+    made = [{"apiVersion": "v1", "kind": "Secret", **kept}, *yaml.safe_load_all((DEMO / "postgresql.yaml").read_text())]
+    for one in made:
+        if one["kind"] == "StatefulSet":
+            spec = one["spec"]["template"]["spec"]
+            del spec["priorityClassName"]  # the chart's
+            spec["containers"][0]["image"] = image
+            spec["volumes"][0] = {"name": "passwords", "secret": {"secretName": "databases", "defaultMode": 0o440}}
+    made = [one for one in made if one["kind"] != "NetworkPolicy"]
+    kubectl("create", "namespace", PRODUCT)
+    kubectl("create", "-f", "-", input=as_list(made))
+    wait_for(lambda: ready(kubectl), "the database", 120)
+    return f"postgresql+psycopg://manager:{password}@postgresql/manager"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,16 @@ import yaml
 
 from dlspawner import settings
 from tests.contract.client import Client
-from tests.kubernetes import helm
+from tests.kubernetes import build, helm
+from tests.kubernetes.cluster import quiet
 from tests.kubernetes.conftest import BASE, Kubectl
-from tests.kubernetes.instance import CannotRun
+from tests.kubernetes.engines import established
+from tests.kubernetes.instance import HERE, CannotRun
 from tests.kubernetes.manifests import JOBS, PRODUCT, Object, as_list, of_kind
 
 pytestmark = pytest.mark.kubernetes
 
 Found = dict[tuple[str, str, str], Object]
-THEIRS = {("ServiceAccount", PRODUCT, "hub"), ("Secret", PRODUCT, "hub"), ("Deployment", PRODUCT, "hub")}
 DNS = [
     {
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
@@ -48,6 +49,11 @@ def by_name(objects: Iterable[Object]) -> Found:
         namespace = "" if one["kind"] in cluster else one["metadata"].setdefault("namespace", PRODUCT)
         found[one["kind"], namespace, one["metadata"]["name"]] = one
     return found
+
+
+def is_theirs(one: Object) -> bool:
+    """An object of zero-to-jupyterhub."""
+    return bool(one["metadata"].get("labels", {}).get("app.kubernetes.io/name") == "jupyterhub")
 
 
 def labels(name: str) -> dict[str, str]:
@@ -96,10 +102,10 @@ def expected(base: Found) -> Found:
 
 def test_the_chart_says_what_the_manifests_say(chart: Path, kubectl: Kubectl) -> None:
     base = expected(by_name(yaml.safe_load_all(kubectl("kustomize", str(BASE)))))
-    found = by_name(helm.rendered(chart))
-    assert found.keys() >= THEIRS
-    for theirs in THEIRS:
-        del found[theirs]
+    theirs = {"app.kubernetes.io/name": "jupyterhub"}
+    found = by_name(
+        one for one in helm.rendered(chart) if not theirs.items() <= one["metadata"].get("labels", {}).items()
+    )
     job = found["Job", PRODUCT, "bootstrap"] = found.pop(("Job", PRODUCT, "bootstrap-1"))
     job["metadata"]["name"] = "bootstrap"
     database = found["Deployment", PRODUCT, "manager"]["spec"]["template"]["metadata"].pop("annotations")
@@ -128,6 +134,33 @@ def test_monitoring_is_that_of_the_manifests(chart: Path, kubectl: Kubectl, tmp_
     assert endpoint["authorization"]["credentials"] == {"name": "hub", "key": "hub.services.prometheus.apiToken"}
     rule = found["PrometheusRule", PRODUCT, "dlspawner"]["spec"]["groups"][0]["rules"][0]
     assert rule["annotations"]["runbook_url"] == "https://pages.example.org/RUNBOOK.md#dlspawnernoleader"
+
+
+@pytest.fixture
+def monitoring_kinds(kubernetes: Client) -> Iterator[None]:
+    """The Prometheus operator's definitions, from its Go module; those that were not there go again."""
+    go, source = build.find_go(quiet), "github.com/prometheus-operator/prometheus-operator"
+    folder = HERE / "go" / "monitoring"
+    found = json.loads(build.run([go, "mod", "download", "-json", source], folder=folder))
+    path, made = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", []
+    for kind in ("podmonitors", "prometheusrules"):
+        file = Path(found["Dir"], "example", "prometheus-operator-crd", f"monitoring.coreos.com_{kind}.yaml")
+        if kubernetes.request("POST", path, yaml.load(file.read_text(), yaml.CSafeLoader)).code == 201:
+            made.append(f"{path}/{kind}.monitoring.coreos.com")
+            kubernetes.until(made[-1], established, "Established")
+    yield
+    for one in made:
+        kubernetes.delete(one)
+
+
+@pytest.mark.usefixtures("monitoring_kinds")
+def test_the_prometheus_operator_takes_monitors_and_alerts(chart: Path, kubectl: Kubectl) -> None:
+    found = helm.rendered(chart, {**helm.NEEDED, "monitoring": {"enabled": True}})
+    objects = of_kind(found, "PodMonitor", "PrometheusRule")
+    assert len(objects) == 4
+    for one in objects:
+        one["metadata"]["namespace"] = "default"
+    kubectl("apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-", input=as_list(objects))
 
 
 def test_values_become_files_that_the_product_takes(chart: Path, tmp_path: Path) -> None:
@@ -175,6 +208,21 @@ def test_manager_and_gateway_listen_on_ipv6_where_the_values_say_so(chart: Path)
     assert found["Service", PRODUCT, "gateway"]["spec"]["ipFamilyPolicy"] == "PreferDualStack"
 
 
+@pytest.mark.parametrize(
+    ("where", "ports"),
+    [
+        ("db:6432/manager", [6432]),
+        ("/manager?host=one,two&port=5432,6432&target_session_attrs=read-write", [5432, 6432]),
+        ("/manager?host=one,two&target_session_attrs=read-write", [5432]),
+    ],
+)
+def test_the_manager_may_reach_every_server_of_the_database_url(chart: Path, where: str, ports: list[int]) -> None:
+    url = f"postgresql+psycopg://manager:secret@{where}"
+    found = by_name(helm.rendered(chart, {**helm.NEEDED, "databaseUrl": url}))
+    egress = found["NetworkPolicy", PRODUCT, "manager"]["spec"]["egress"]
+    assert [one["port"] for one in egress[-1]["ports"]] == ports
+
+
 def test_product_pods_run_and_pull_as_the_values_say(chart: Path) -> None:
     only = {"nodeSelector": {"pool": "system"}, "tolerations": [{"key": "system", "operator": "Exists"}]}
     near = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]}}
@@ -216,6 +264,6 @@ def test_helm_lints_the_chart_and_the_api_server_takes_every_object(
             if one["kind"] not in {"Namespace", "PriorityClass", "ClusterRole", "ClusterRoleBinding"}:
                 one["metadata"].setdefault("namespace", product)
         names = [one["metadata"]["name"] for one in of_kind(objects, "Deployment")]
-        assert sorted(names) == ["gateway", "hub", "manager"]
+        assert sorted(names) == ["gateway", "hub", "manager", "proxy"]
         arguments = ("--server-side", "--force-conflicts", "--dry-run=server", "--warnings-as-errors")
         kubectl("apply", *arguments, "-f", "-", input=as_list(objects))

@@ -114,12 +114,15 @@ def test_every_page_of_the_hub_is_accessible_and_fits(looks: Looks, stack: Stack
     page.get_by_role("button", name="Request new API token").click()
     page.get_by_text("Your new API Token").wait_for()
     looks.here("token-made", "Your new API Token")
-    # Nothing is told of the start: the page stays what it is when it is opened.
-    page.route("**/progress", lambda route: None)
+    # Nothing new is told of the start: the page stays what it is when it is opened.
+    told = 'data: {"progress": 0, "message": "Server requested"}\n\n'
+    page.route(re.compile("/progress"), lambda route: route.fulfill(body=told, content_type="text/event-stream"))
     choose(page, stack, "slow", "Notebook")
     page.locator(".job-panel:not([hidden]) [data-option=gpus]").fill("0")
-    page.get_by_role("button", name="Start", exact=True).click()
+    with page.expect_request_finished(lambda request: "/progress" in request.url):
+        page.get_by_role("button", name="Start", exact=True).click()
     expect(page.get_by_role("heading", name="Starting slow")).to_be_visible()
+    expect(page.locator("#progress-message"), "the page knows more").not_to_have_text("Server requested")
     looks.here("spawn-pending", "Starting slow")
     expect(page.locator("#progress-steps [aria-current=step]"), "where it stands").to_have_count(1)
     passed = page.locator("#progress-steps .done").count()

@@ -102,7 +102,7 @@ TROUBLES = {
     "nothing": {
         "": "No jobs yet.",
         "queue": "The queue is empty.",
-        "history": "No job asked for GPUs",
+        "history": "No job requested GPUs",
         "jobs": "no such job",
     },
     "no Hub": {"": "The Hub does not answer", "jobs": "runs", "wait": "is being started"},

@@ -69,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out.add_argument("--html", type=Path, metavar="FILE", help="the report as one page with charts")
 
 
+_MOST = {"jobs": 5_000_000, "teams": 1000, "days": 10_000, "median": 10_000_000, "sigma": 10}
 _KEYS = ", ".join(f"{one.name}={one.default:g}" for one in fields(Load))
 
 
@@ -89,6 +90,8 @@ def main(given: argparse.Namespace, history: History) -> int:
 def _run(given: argparse.Namespace, history: History) -> int:
     if not 0.0 <= given.preemptible <= 1.0 or not 0.0 < given.load <= 1.0:
         raise WrongScenario("--preemptible must be between 0 and 1, and --load above 0 and at most 1.")
+    if given.html and given.html.is_dir():
+        raise WrongScenario(f"--html {given.html}: this is a directory.")
     if given.html and not given.html.parent.is_dir():
         raise WrongScenario(f"--html {given.html}: there is no directory {given.html.parent}.")
     if given.csv:
@@ -148,8 +151,8 @@ def _load(text: str) -> Load:
             values[key] = known[key](value)
         except (KeyError, ValueError):
             raise WrongScenario(f"--synthetic {part}: must be one of {_KEYS}.") from None
-        if values[key] <= 0 or (key == "jobs" and values[key] > 5_000_000):
-            raise WrongScenario(f"--synthetic {part}: must be above 0, and at most 5,000,000 jobs.")
+        if not 0 < values[key] <= _MOST[key]:
+            raise WrongScenario(f"--synthetic {part}: must be above 0 and at most {_MOST[key]:,}.")
     return Load(**values)
 
 

@@ -137,6 +137,9 @@ def _table(file: Path) -> tuple[list[str], list[Row]]:
         raise InvalidTrace(f"{file}: this is no CSV file in UTF-8 ({error}).") from None
     if not columns:
         raise InvalidTrace(f"{file}, row 1: the file is empty; its first row must name the columns.")
+    for row in rows:
+        if len(row.fields) > len(columns):
+            raise row.wrong("there are more values than the first row has names.")
     return columns, rows
 
 

@@ -149,7 +149,8 @@ def scores(folder: Path) -> Iterator[tuple[str, Score]]:
         "sessions, culled after 2 h, 32 GPUs",
         asked(sessions, 1, ["idle.window_seconds=7200", "teams.sessions.quota.gpu=32"]),
     )
-    yield "trainings as jobs, 16 GPUs", asked(trainings(sessions), 1, ["teams.sessions.quota.gpu=16"])
+    for gpus in (16, 24):
+        yield f"trainings as jobs, {gpus} GPUs", asked(trainings(sessions), 1, [f"teams.sessions.quota.gpu={gpus}"])
 
 
 def main(given: Sequence[str]) -> None:

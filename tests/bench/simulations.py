@@ -3,11 +3,14 @@
 The directory has `philly.csv`, `interactive_sessions.csv` and `interactive_trainings.csv`; nothing of them is kept.
 Asserted: no team inside its quota waits longer than on a cluster of its own, and the idle windows' figures agree with a
 count of the gaps in the files, which knows nothing of the simulator.
+
+Times are of the CPU, user and system; memory is the peak of the process until then.
 """
 
 from __future__ import annotations
 
 import csv
+import os
 import resource
 import sys
 import time
@@ -20,9 +23,20 @@ from random import Random
 from dlspawner.simulate import readers, report, sweep
 from dlspawner.simulate.scenario import Scenario, make
 from dlspawner.simulate.trace import Load, Trace, with_borrowers
+from tests.bench import estimates
 
 LOADS, BORROWERS, SEED = (0.3, 0.5), 0.3, 1
+DEFAULT_LOAD = 0.7  # of the command
 EVENTS = (5_000, 50_000, 500_000)  # jobs: two events each
+
+
+def cpu(of: int = resource.RUSAGE_SELF) -> float:
+    used = resource.getrusage(of)
+    return used.ru_utime + used.ru_stime
+
+
+def memory() -> str:
+    return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB"
 
 
 def at_once(scenario: Scenario) -> Scenario:
@@ -40,10 +54,10 @@ def replays(trace: Trace, load: float) -> None:
             ("quotas, no notice", at_once(scenario)),
             ("one pool", replace(scenario, pool=True)),
         ):
-            began = time.process_time()
+            began = cpu()
             replay = one.replay(some)
             replay.run()
-            seconds = time.process_time() - began
+            seconds = cpu() - began
             row = report.summarize(replay, one, alone).rows[-1]
             cells = dict(zip(report.HEADS, report.cells(row), strict=True))
             told = ", ".join(f"{key} {cells[key]}" for key in ("wait_mean", "wait_median", "wait_p95", "wait_max"))
@@ -51,9 +65,12 @@ def replays(trace: Trace, load: float) -> None:
                 f"load {load:g}, {title}, {name}: {row.quota} GPUs, {told}, excess {row.excess_mean:.1f} s, at most "
                 f"{row.excess_max:.0f} s, anomalies {row.anomalies}, borrowers left within {row.leaving_max:.0f} s, "
                 f"{row.preemptions} preemptions, {row.lost:.0f} "
-                f"GPU-hours lost; {seconds:.1f} s CPU",
+                f"GPU-hours lost; {seconds:.1f} s CPU, {memory()}",
                 flush=True,
             )
+            rules = one.cluster.scheduling
+            if not one.pool:
+                assert row.leaving_max <= (rules.notice + rules.min_run).total_seconds(), "borrowers leave too late"
             if name == "quotas, no notice":
                 assert row.excess_max is not None
                 assert row.excess_max < 1e-3, "a team inside its quota waits longer than on a cluster of its own"
@@ -123,10 +140,22 @@ def cost() -> None:
     for jobs in EVENTS:
         trace = Load(jobs=jobs, days=jobs / 4000, sigma=1.0).trace(Random(SEED))  # the same load, for longer
         scenario = make(trace, (None, None), load=0.5)
-        replay, began = scenario.replay(trace), time.process_time()
+        replay, began = scenario.replay(trace), cpu()
         replay.run()
-        each = (time.process_time() - began) / jobs / 2
-        print(f"{2 * jobs} events: {each * 1e6:.0f} µs CPU each", flush=True)
+        each = (cpu() - began) / jobs / 2
+        print(f"{2 * jobs} events: {each * 1e6:.0f} µs CPU each, {memory()}", flush=True)
+
+
+def whole(philly: Trace) -> None:
+    """The command's replay of Philly with its default load, and the sweep of two settings on two cores."""
+    scenario = make(philly, (None, None), load=DEFAULT_LOAD)
+    began = cpu()
+    scenario.replay(philly).run()
+    print(f"Philly whole, load {DEFAULT_LOAD:g}: {cpu() - began:.1f} s CPU, {memory()}", flush=True)
+    light, began, clock = make(philly, (None, None), load=LOADS[0]), cpu(resource.RUSAGE_CHILDREN), time.monotonic()
+    points = list(sweep.play_all(light, philly, [sweep.Setting(), sweep.windows()[0]]))
+    used, took = cpu(resource.RUSAGE_CHILDREN) - began, time.monotonic() - clock
+    print(f"sweep of {len(points)} settings: {used:.1f} s CPU of {os.cpu_count()} cores in {took:.1f} s", flush=True)
 
 
 def main(given: Sequence[str]) -> None:
@@ -135,8 +164,9 @@ def main(given: Sequence[str]) -> None:
     philly = readers.read([folder / "philly.csv"])
     for load in LOADS:
         replays(philly, load)
-    print(f"memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
+    whole(philly)
     cost()
+    estimates.main(given)
 
 
 if __name__ == "__main__":

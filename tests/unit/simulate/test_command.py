@@ -133,6 +133,11 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "no value": (["--synthetic", "default", "--set", "x"], "--set x: must be like scheduling.notice_seconds=60."),
     "nodes of no type": (["--synthetic", "default", "--nodes", "b200=4x8"], "--nodes b200=4x8: must be like TYPE=42x8"),
     "an unknown parameter": (["--synthetic", "users=5"], "--synthetic users=5: must be one of jobs=10000"),
+    "a parameter without end": (
+        ["--synthetic", "days=inf"],
+        "--synthetic days=inf: must be above 0 and at most 10,000.",
+    ),
+    "a directory": (["--synthetic", "default", "--html", "/"], "--html /: this is a directory."),
     "no directory": (["--synthetic", "default", "--html", "/nowhere/a.html"], "--html /nowhere/a.html: there is no"),
     "no database at all": (["--history"], "--history: name the database, or set DLSPAWNER_MANAGER_DB_URL"),
     "no database": (["--history", "sqlite:////nowhere/manager.sqlite"], "--history names a file in /nowhere"),

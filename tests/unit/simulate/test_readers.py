@@ -106,6 +106,10 @@ WRONG: dict[str, tuple[list[str], str]] = {
     ),
     "no number": ([PHILLY + "2017-10-09 07:01:55,long,1,66,a\n"], "row 2: “duration” must be a number"),
     "a part of a GPU": (["submit,duration,gpus\n0,1,0.5\n"], "row 2: “gpus” must be a whole number of GPUs"),
+    "a value too many": (
+        ["submit,duration,gpus\n0,1,1,5\n"],
+        "row 2: there are more values than the first row has names.",
+    ),
     "no time": (["submit,duration,gpus\nsoon,1,1\n"], "row 2: “submit” must be a number of seconds, or a time such as"),
     "times of two kinds": (
         ["submit,duration,gpus\n5,1,1\n2026-01-01,1,1\n"],

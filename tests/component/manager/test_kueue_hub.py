@@ -258,7 +258,8 @@ def test_job_of_several_pods_waits_runs_and_leaves_whole(hub: KueueHub) -> None:
     wait_for(lambda: hub.ready() == ["first/"], "a job runs, and leaves two GPUs")
     hub.start_server("crew", template="several", gpus=1, preemptible=True, requeue=True)
     until_told(hub, "crew", 1)
-    assert [one["count"] for one in hub.workloads()["crew"]["spec"]["podSets"]] == [1, 2]
+    workload = hub.workloads()["crew"]
+    assert [one["count"] for one in workload["spec"]["podSets"]] == [1, 2]
     before = hub.rows("SELECT job, submitted FROM jobs WHERE user_name = 'crew' AND state <> 'ended'")
     assert hub.pods_of("crew") == 0
     stop(hub, "first")
@@ -274,6 +275,7 @@ def test_job_of_several_pods_waits_runs_and_leaves_whole(hub: KueueHub) -> None:
     wait_for(lambda: hub.ready() == ["claims/"], "the owner's job runs", 150)
     assert hub.pods_of("crew") == 0
     until_told(hub, "crew", 1)
+    assert hub.workloads()["crew"]["metadata"]["uid"] == workload["metadata"]["uid"], "Kueue keeps its place"
     assert hub.rows("SELECT job, submitted FROM jobs WHERE user_name = 'crew' AND state <> 'ended'") == before
     stop(hub, "claims")
     wait_for(lambda: hub.ready() == ["crew/"], "it runs again", 60)

@@ -1,6 +1,7 @@
 """Upgrade of an older, installed release beneath a running job, and the way back, as hub_config/OPERATIONS.md says.
 
-The older release is the commit before a migration. Both releases are wheels; all that they need is the tests' own.
+The older release is the commit before a migration: the history of the repository has to be there. Both releases are
+wheels; all that they need is the tests' own.
 """
 
 from __future__ import annotations

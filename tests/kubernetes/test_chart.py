@@ -240,6 +240,13 @@ def test_product_pods_run_and_pull_as_the_values_say(chart: Path) -> None:
     ("custom", "jupyterhub", "path"),
     [
         ({"databaseUrl": ""}, {}, "/jupyterhub/custom/databaseUrl"),
+        (
+            {"publicUrl": "https://jobs.example.org/other/"},
+            {"hub": {"baseUrl": "/lab/"}},
+            "custom.publicUrl must end with",
+        ),
+        ({"namespace": "dlspawner"}, {}, "custom.namespace must be another one"),
+        ({}, {"singleuser": {"profileList": [{"display_name": "Small"}]}}, "/jupyterhub/singleuser/profileList"),
         ({"publicURL": "https://jobs.example.org/"}, {}, "publicURL"),
         ({"teams": {"teams": {}}}, {}, "/jupyterhub/custom/teams/teams"),
         ({}, {"cull": {"enabled": True}}, "/jupyterhub/cull/enabled"),

@@ -40,7 +40,7 @@ from tests.kubernetes.instance import GPU_LABELS
 
 USERS = int(sys.argv[1]) if sys.argv[1:] else 5000
 RUNNING, ENDED, DAYS = USERS * 2 // 5, USERS * 20, 90
-NODES, GPUS = 1 + -(-RUNNING // 16), 16  # room for those that are started meanwhile
+NODES, GPUS = RUNNING // 16 + 1, 16  # a GPU more at least, for the one that starts and stops
 ADDRESS = "127.254.7.1"  # of all pods: outside the embedded cluster's own
 PAGES = ("", "queue", "cluster", "all", "history")
 SECONDS = 60.0

@@ -26,6 +26,11 @@ USERS = {
 }
 
 
+_USES = ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+_USES += ("key_cert_sign", "crl_sign", "encipher_only", "decipher_only")
+_SIGNS = x509.KeyUsage(**{name: name in {"key_cert_sign", "crl_sign"} for name in _USES})
+
+
 @dataclass(frozen=True, slots=True)
 class Authority:
     """One certificate authority."""
@@ -39,6 +44,9 @@ class Authority:
         subject = _name(name, None)
         builder = begun(subject, subject, key)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        # Python 3.13 and newer take no authority without these.
+        builder = builder.add_extension(_SIGNS, critical=True)
+        builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         return cls(builder.sign(key, hashes.SHA256()), key)
 
     def issue(self, name: str, organization: str | None = None, served: tuple[str, ...] = ()) -> tuple[bytes, bytes]:
@@ -47,6 +55,8 @@ class Authority:
         usage = ExtendedKeyUsageOID.SERVER_AUTH if served else ExtendedKeyUsageOID.CLIENT_AUTH
         builder = begun(_name(name, organization), self.certificate.subject, key)
         builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
+        builder = builder.add_extension(signer, critical=False)
         if served:
             builder = builder.add_extension(x509.SubjectAlternativeName([general(each) for each in served]), False)
         return pem(builder.sign(self.key, hashes.SHA256())), pem(key)

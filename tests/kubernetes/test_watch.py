@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
+import ssl
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+import yaml
 from kubernetes_asyncio import client, config
 
 from dlspawner.core.launch.pod_status import PodDict
@@ -81,3 +86,13 @@ async def test_after_a_version_that_is_too_old_everything_is_listed_again(
     await watch.until(f"{jobs_namespace}/a", lambda pod: pod is None, PATIENCE)
 
     assert f"{jobs_namespace}/a" in watch.gone
+
+
+async def test_the_api_server_s_certificate_is_one_that_python_3_13_takes() -> None:
+    cluster = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())["clusters"][0]["cluster"]
+    trusted = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+    trusted.verify_flags |= ssl.VERIFY_X509_STRICT
+    server = urlsplit(cluster["server"])
+    _, writer = await asyncio.open_connection(server.hostname, server.port, ssl=trusted)
+    writer.close()
+    await writer.wait_closed()

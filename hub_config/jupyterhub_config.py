@@ -52,9 +52,8 @@ if alone:
     c.ConfigurableHTTPProxy.api_url = env["DLSPAWNER_PROXY_API_URL"]
     c.JupyterHub.db_url = env["DLSPAWNER_HUB_DB_URL"]
     c.JupyterHub.upgrade_db = True  # as the Manager does with its own
-if env.get("DLSPAWNER_PUBLIC_URL", "").startswith(
-    "https://"
-):  # the proxy's own requests are http: cookies would not be secure
+# Secure cookies depend on it: what an ingress that ends TLS sends to the proxy is http.
+if env.get("DLSPAWNER_PUBLIC_URL", "").startswith("https://"):
     c.JupyterHub.public_url = env["DLSPAWNER_PUBLIC_URL"]
 c.JupyterHub.cleanup_servers = False
 c.JupyterHub.init_spawners_timeout = 1  # the pages are there at once, running jobs are looked after in the background

@@ -94,9 +94,8 @@ class LifecycleSpawner(StartingSpawner):
         if self._unasked and not self._sees_pods():
             if self._is_cleared_up() and not await self._undone(None):
                 return None
-            return pod_status.evaluate_gone(
-                None
-            ).exit_code  # a start that could not begin: there is nothing to wait for
+            # A start that could not begin: there is nothing to wait for.
+            return pod_status.evaluate_gone(None).exit_code
         try:
             await self._start_watching_pods()
         except StartRefused:

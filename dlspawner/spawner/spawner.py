@@ -137,9 +137,8 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
             STATE_ACCOUNT: self._account,
         }
         state: dict[str, Any] = {**super().get_state(), **{name: value for name, value in own.items() if value}}
-        if (
-            self._unreported_stop is not None
-        ):  # only the database knows it: several spawners may share this server's row
+        if self._unreported_stop is not None:
+            # Only the database knows it: several spawners may share this server's row.
             state[STATE_UNTOLD] = self._unreported_stop
         return state
 

@@ -229,9 +229,8 @@ class HubClient:
         self._sleep = sleep
         self._session: aiohttp.ClientSession | None = None
         self._major: int | None = None
-        self.on_answer: Callable[[bool], None] = lambda answers: (
-            None
-        )  # called after each try, with True if the Hub answered
+        # Called after each try, with True if the Hub answered.
+        self.on_answer: Callable[[bool], None] = lambda answers: None
 
     async def __aenter__(self) -> Self:
         return self

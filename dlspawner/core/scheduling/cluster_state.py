@@ -509,9 +509,8 @@ class TeamUsage:
     guaranteed: defaultdict[str, int] = field(default_factory=_counts)  # by type, promises included
     reserved: defaultdict[str, int] = field(default_factory=_counts)  # the part that no job holds yet
     releasing: defaultdict[str, int] = field(default_factory=_counts)  # of them the part of terminating jobs
-    levels: defaultdict[str, defaultdict[int, int]] = field(
-        default_factory=_levels
-    )  # jobs that stay, by type and priority
+    # Jobs that stay, by type and priority.
+    levels: defaultdict[str, defaultdict[int, int]] = field(default_factory=_levels)
     borrowed: defaultdict[str, int] = field(default_factory=_counts)  # by type
     by_user: defaultdict[str, int] = field(default_factory=_counts)  # promises included
     reserved_by_user: defaultdict[str, int] = field(default_factory=_counts)  # by user

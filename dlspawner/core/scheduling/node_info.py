@@ -96,9 +96,8 @@ class NodeInfo:
     gpu_share: Resources = NO_RESOURCES  # CPU and memory that come with the GPUs of the node, held or idle
     cpu_with_gpus: int = 0  # that pods with GPUs hold
     memory_with_gpus: int = 0
-    guaranteed_by_team: dict[str, dict[str, int]] = field(
-        default_factory=dict
-    )  # guaranteed or promised so, by resource and team
+    # Guaranteed or promised so, by resource and team.
+    guaranteed_by_team: dict[str, dict[str, int]] = field(default_factory=dict)
     allocations: dict[str, tuple[PodRequest, ...]] = field(default_factory=dict)  # by job
     reservations: dict[str, tuple[PodRequest, ...]] = field(default_factory=dict)  # by job
     _turns: dict[str, _Turn] = field(default_factory=dict)  # of those, in the order of the queue

@@ -162,9 +162,8 @@ def _waiting(world: ClusterState) -> dict[str | None, tuple[int, int]]:
     return found
 
 
-WAITING = frozenset(
-    {JobState.QUEUED, JobState.LOGIN_REQUIRED}
-)  # for GPUs; a job that waits for an approval waits for an approver
+# For GPUs; a job that waits for an approval waits for an approver.
+WAITING = frozenset({JobState.QUEUED, JobState.LOGIN_REQUIRED})
 PendingGpus = tuple[str, str]  # a team and a GPU type
 
 

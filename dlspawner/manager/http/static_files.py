@@ -17,9 +17,8 @@ _PATHS = (
     "components/requirejs/require.js",
     "js/darkmode.js",
 )
-_OWN = Path(__file__).with_name(
-    "static"
-)  # uPlot, as its npm package has it: hub_config/images/proxy/package.json pins it
+# uPlot, as its npm package has it: hub_config/images/proxy/package.json pins it.
+_OWN = Path(__file__).with_name("static")
 _KINDS = {".css": "text/css", ".js": "text/javascript", ".woff2": "font/woff2"}
 
 

@@ -20,9 +20,8 @@ from dlspawner.manager.model.approval_request import ApprovalRequest
 from dlspawner.manager.model.event_reason import EventReason
 
 MAX_START_ATTEMPTS = 10  # for a job if its starts fail without a reason
-WAITING = frozenset(
-    {JobState.QUEUED, JobState.LOGIN_REQUIRED, JobState.PENDING_APPROVAL}
-)  # pending: it holds nothing, and may start
+# Pending: it holds nothing, and may start.
+WAITING = frozenset({JobState.QUEUED, JobState.LOGIN_REQUIRED, JobState.PENDING_APPROVAL})
 EXTERNAL_POD_PREFIX = "pod-"  # prefix of the ids of records of pods without a job
 
 

@@ -452,9 +452,8 @@ class NoticeStore:
     _shown: dict[str, dict[NoticeKey, Notice]] = field(default_factory=dict)  # by user, "" for administrators
     _readers: dict[str | None, set[asyncio.Event]] = field(default_factory=dict)  # by user, None for all
     _closed: bool = False
-    hears: list[Callable[[Sequence[NoticeChange]], None]] = field(
-        default_factory=list
-    )  # what hears of what readers may know
+    # What hears of what readers may know.
+    hears: list[Callable[[Sequence[NoticeChange]], None]] = field(default_factory=list)
 
     def load(self, notices: Iterable[Notice]) -> None:
         self._pending = {notice.key: notice for notice in notices}

@@ -83,7 +83,7 @@ def log_in(page: Page, hub: QuotaHub, user: str) -> None:
     page.get_by_label("Username").fill(user)
     page.get_by_label("Password").fill(hub.env()["DLSPAWNER_ADMIN_PASSWORD"] if user == "admin" else hub.password)
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("heading", name="Your jobs")).to_be_visible()
+    expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
 
 
 def send_form(page: Page, hub: QuotaHub, user: str, gpus: int = 1) -> None:

@@ -155,7 +155,7 @@ async def test_open_page_follows_and_announces_changes(portal: Portal, monkeypat
     async with browsing(portal, "alice") as page:
         async with page.expect_response("**/api/events", timeout=90_000):
             await page.goto(f"{portal.world.jobs}/")
-        await expect(page.get_by_text("You have no job now")).to_be_visible()
+        await expect(page.get_by_text("No jobs yet.")).to_be_visible()
         question = await portal.waits(wants("alice", server="train"))
         portal.knows("alice", "train")
         await expect(page.get_by_text("Number 1 in the queue.")).to_be_visible()

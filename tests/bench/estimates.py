@@ -40,6 +40,8 @@ LOAD = 0.9  # what a team's jobs ask of its nodes, on average over the time
 MOST_WAIT = 100  # of the queue that are looked at, and of a lane
 WEEKS = tuple(datetime(2017, month, day, tzinfo=UTC) for month, day in ((10, 16), (10, 30), (11, 13), (11, 27)))
 
+BUSIEST = datetime(2017, 10, 4, tzinfo=UTC)
+
 
 @dataclass(slots=True)
 class Score:
@@ -120,7 +122,7 @@ def asked(trace: Trace, every: int, changes: Sequence[str] = ()) -> Score:
 
 
 def week(trace: Trace, begin: datetime) -> Trace:
-    """Monday to Friday."""
+    """Five days: Monday to Friday."""
     first = (begin - trace.begin).total_seconds()
     jobs = [one for one in trace.jobs if first <= one.submit < first + 5 * 86400]
     return Loader(list(jobs)).trace(trace.source, lambda at: trace.begin + timedelta(seconds=at))
@@ -144,6 +146,7 @@ def scores(folder: Path) -> Iterator[tuple[str, Score]]:
         total += (score := asked(some, every=10))
         yield f"Philly, {begin:%d %B %Y}, {len(some.jobs)} jobs", score
     yield "Philly, all four weeks", total
+    yield "Philly, the busiest five days", asked(week(philly, BUSIEST), every=10)
     sessions = readers.read([folder / "interactive_sessions.csv", folder / "interactive_trainings.csv"])
     yield (
         "sessions, culled after 2 h, 32 GPUs",

@@ -162,11 +162,11 @@ def main(given: Sequence[str]) -> None:
     folder = Path(given[0])
     sessions(folder)
     philly = readers.read([folder / "philly.csv"])
-    for load in LOADS:
-        replays(philly, load)
     whole(philly)
     cost()
     estimates.main(given)
+    for load in LOADS:
+        replays(philly, load)
 
 
 if __name__ == "__main__":

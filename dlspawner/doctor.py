@@ -371,6 +371,11 @@ def gateway(it: Installation) -> Iterator[Finding]:
 
 def web(it: Installation) -> Iterator[Finding]:
     yield from _answer(it, "web", "correct DLSPAWNER_PUBLIC_URL, the ingress, or renew the certificate")
+    known = it.z2jh or it.given("hub", "DLSPAWNER_PUBLIC_URL").startswith("https:")
+    if "hub" in it.workloads and _public_url(it).startswith("https:") and not known:
+        cause = "the Hub does not know that people come by https (unless overrides.py says so)"
+        remedy = f"set DLSPAWNER_PUBLIC_URL of the Deployment hub to {_public_url(it)}"
+        yield Finding("web", "the cookie of a login is sent by http as well", cause, remedy, "warning")
 
 
 def database(it: Installation) -> Iterator[Finding]:

@@ -42,10 +42,12 @@ def healthy() -> Installation:
     )
 
 
-def published(workloads: dict[str, Any], url: str) -> None:
+def published(workloads: dict[str, Any], url: str, processes: tuple[str, ...] = ("gateway", "hub")) -> None:
     """The Hub's address for people, as an overlay sets it."""
-    env = workloads["gateway"]["spec"]["template"]["spec"]["containers"][0]["env"]
-    next(one for one in env if one["name"] == "DLSPAWNER_PUBLIC_URL")["value"] = url
+    for name in processes:
+        env = workloads[name]["spec"]["template"]["spec"]["containers"][0]["env"]
+        env[:] = [*(one for one in env if one["name"] != "DLSPAWNER_PUBLIC_URL")]
+        env.append({"name": "DLSPAWNER_PUBLIC_URL", "value": url})
 
 
 def found(**changed: Any) -> list[tuple[str, str, str]]:
@@ -131,6 +133,13 @@ def test_a_hub_that_is_not_asked_for_scopes_is_said(url: str, said: int) -> None
     published(workloads, url)
     cause = f"{url} is not https, and tokens go nowhere in the clear"
     assert [(one[0], one[2]) for one in found(workloads=workloads)] == [("scopes", cause)] * said
+
+
+def test_a_hub_that_does_not_know_of_https_is_found() -> None:
+    workloads = dict(healthy().workloads)
+    published(workloads, "http://proxy/", ("hub",))
+    told = ("web", "the cookie of a login is sent by http as well")
+    assert [one[:2] for one in found(workloads=workloads)] == [told]
 
 
 def test_old_keys_are_found() -> None:

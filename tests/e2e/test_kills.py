@@ -57,9 +57,9 @@ def kill(pod: dict[str, Any]) -> None:
     """SIGKILL for the first process of its container."""
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            first = "NSpid" in (status := (entry / "status").read_text()) and "\t1\n" in status.split("NSpid:")[1]
+            numbers = (entry / "status").read_text().split("NSpid:")[1].split("\n")[0].split()
             ours = pod["metadata"]["uid"] in (entry / "cgroup").read_text()
-            if first and ours and (entry / "comm").read_text() != "pause\n":
+            if ours and numbers[-1] == "1" and (entry / "comm").read_text() != "pause\n":
                 os.kill(int(entry.name), signal.SIGKILL)
                 return
     raise AssertionError(pod["metadata"]["name"])
@@ -155,15 +155,15 @@ def load(product: Deployed, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             yield made
         assert sampler.most == GPUS, "all are in use, and none twice"
     ends = {str(job.get("stop") and job["stop"]["reason"]) for person in people for job in person.jobs()}
-    assert ends == {"user"}, "no job has another end than its person's wish"
+    assert ends == {"stopped-on-hub"}, "no job has another end than its person's wish"
 
 
 @pytest.fixture(scope="module")
 def steady(product: Deployed, load: Load) -> Iterator[Person]:
     person = product.person("steady")
-    person.launch("book", template="ipython", gpus=0, memory="512Mi")
+    person.launch("train", template="ipython", gpus=0, memory="512Mi")
     yield person
-    person.stop("book")
+    person.stop("train")
 
 
 def first(pod: dict[str, Any], killed: float, question: Callable[[], object], what: str) -> str:
@@ -177,15 +177,15 @@ def test_a_killed_process_costs_seconds_and_no_job(
     victim: str, product: Deployed, load: Load, steady: Person, tmp_path: Path
 ) -> None:
     client = steady.ssh(tmp_path)
-    before = listed(JOBS, "pods", "-l", "dlspawner.dev/server=book")[0]["metadata"]["uid"]
+    before = listed(JOBS, "pods", "-l", "dlspawner.dev/server=train")[0]["metadata"]["uid"]
     name = {"leader": "manager", "stand-by": "manager"}.get(victim, victim)
     found = sorted(pods(name), key=lambda pod: is_ready(pod) == (victim != "stand-by"))
     pod, gateways = found[-1], {one["metadata"]["name"] for one in pods("gateway")}
 
     def notebook() -> bool:
-        url, headers = f"{product.url}/user/steady/book/api/status", {"Authorization": f"token {steady.token}"}
+        url, headers = f"{product.url}/user/steady/train/api/status", {"Authorization": f"token {steady.token}"}
         with contextlib.suppress(requests.RequestException):
-            return requests.get(url, headers=headers, timeout=5, allow_redirects=False).ok
+            return requests.get(url, headers=headers, timeout=5, allow_redirects=False).status_code == 200
         return False
 
     def manager() -> bool:
@@ -202,9 +202,9 @@ def test_a_killed_process_costs_seconds_and_no_job(
         sessions = {one: ends.enter_context(session(client, ways[one])) for one in gateways}
         questions: dict[str, Callable[[], object]] = {
             "a notebook": notebook,
-            "a login by ssh": lambda: gets_in(client, "book"),
+            "a login by ssh": lambda: gets_in(client, "train"),
             "the page Jobs": manager,
-            "the Hub": lambda: state(steady, "book") == "ready",
+            "the Hub": lambda: state(steady, "train") == "ready",
             "the process": again,
         }
         killed = time.monotonic()
@@ -221,4 +221,4 @@ def test_a_killed_process_costs_seconds_and_no_job(
             shell.stdin.write("still here\n")
             shell.stdin.flush()
             read_until(shell.stdout, "still here")
-    assert listed(JOBS, "pods", "-l", "dlspawner.dev/server=book")[0]["metadata"]["uid"] == before
+    assert listed(JOBS, "pods", "-l", "dlspawner.dev/server=train")[0]["metadata"]["uid"] == before

@@ -206,3 +206,6 @@ def test_default_scheduler_lets_both_jobs_hold_what_the_other_needs(world: World
 
     wait_for(full, "all GPUs are taken", 60)
     assert sorted(placed) == ["a", "a", "b", "b"]
+    for name, count in (("a", 3), ("b", 4)):
+        for number in range(count):
+            world.client.request("DELETE", f"{PODS}/{name}-{number}", query={"gracePeriodSeconds": 0})

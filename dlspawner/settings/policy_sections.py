@@ -79,7 +79,7 @@ def read_scheduling(file: Section) -> SchedulingConfig:
         return SchedulingConfig()
     section, usual = found.section(_SCHEDULING), SchedulingConfig()
     return SchedulingConfig(
-        notice=_seconds(section, "notice_seconds", usual.notice, 60, 24 * _HOUR),
+        notice=_seconds(section, "notice_seconds", usual.notice, 0, 24 * _HOUR),
         min_run=_seconds(section, "min_run_seconds", usual.min_run, 0, _YEAR),
         max_backfill_wait=_seconds(section, "max_backfill_wait_seconds", usual.max_backfill_wait, 0, _YEAR),
         half_life=_seconds(section, "usage_half_life_seconds", usual.half_life, _HOUR, _YEAR),

@@ -43,7 +43,7 @@ class Setting:
             cluster = replace(cluster, culling=culling)
             teams = replace(teams, teams=tuple(replace(team, idle=IdleWindows()) for team in teams.teams))
         rules = cluster.scheduling
-        rules = replace(rules, notice=self.notice or rules.notice)
+        rules = rules if self.notice is None else replace(rules, notice=self.notice)
         rules = rules if self.min_run is None else replace(rules, min_run=self.min_run)
         if self.borrow is not None:
             limited = (replace(team, borrow_limit=int(self.borrow * quota_gpus(team) * GPU)) for team in teams.teams)

@@ -392,9 +392,9 @@ WRONG_CLUSTERS = {
     ),
     "two priorities of one level": ("priorities: {prod: 7, test: 7}", "priorities.test: prod has the level 7 already."),
     "a priority with spaces": ("priorities: {very urgent: 1}", "priorities.very urgent: “very urgent” must"),
-    "less notice than a minute": (
-        "scheduling: {notice_seconds: 59}",
-        "scheduling.notice_seconds: must be between 60 and",
+    "less notice than none": (
+        "scheduling: {notice_seconds: -1}",
+        "scheduling.notice_seconds: must be between 0 and",
     ),
     "one PriorityClass without the other": (
         "scheduling: {priority_classes: {guaranteed: high}}",
@@ -592,7 +592,7 @@ def test_problems_that_do_not_depend_on_the_cluster_file_are_reported_with_it(fi
 
 
 def test_another_problem_of_the_cluster_file_leaves_all_checks(files: Files) -> None:
-    files.write(cluster=CLUSTER + "scheduling: {notice_seconds: 1}\n", teams=TEAMS + "  b: {quota: {h100: 1}}\n")
+    files.write(cluster=CLUSTER + "scheduling: {notice_seconds: -1}\n", teams=TEAMS + "  b: {quota: {h100: 1}}\n")
     told = files.problems()
     assert [problem.split(": ")[1] for problem in told] == ["scheduling.notice_seconds", "teams.b.quota.h100"]
     assert "Until this is mended" not in told[0]

@@ -193,9 +193,11 @@ class NodeSearch:
     # where
 
     def _in_share(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
-        """Returns the node with the least left, as on a private cluster; of equal nodes an idle one.
+        """Returns the node with the least left, as on a private cluster.
 
-        An emptier node is not taken although it needs no victim: a larger job of the team would miss it.
+        An emptier node is not taken although it needs no victim: a larger job of the team would miss it. Of two that
+        have as little left, one that needs no victim is taken where a victim has notice: the wait for its end would
+        delay the jobs behind, too. Where victims leave at once, the team's jobs lie exactly as on a private cluster.
         """
         bounds = self._distinct(self.world.closed | kept, stop if self._is_of_own(stop) else None)
         if not bounds:
@@ -205,10 +207,11 @@ class NodeSearch:
         def space(room: NodeInfo, pod: PodRequest) -> Resources:
             return self._limited(room, stop, bounds[room.node.name])
 
-        largest = max(pod.gpus for pod in self.pods)
+        largest, rules = max(pod.gpus for pod in self.pods), self.world.cluster.scheduling
+        at_once = not rules.notice and not rules.min_run
 
         def rank(room: NodeInfo, left: Resources) -> tuple[object, ...]:
-            idle = min(largest, self._available(room).gpus)
+            idle = 0 if at_once else min(largest, self._available(room).gpus)
             return (left.gpus, self.share[room.node.name], -idle, *self._tie_break(room))
 
         return self._conclude(place_best(self.pods, rooms, space, rank), stop, self._share_left)

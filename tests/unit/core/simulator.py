@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from dlspawner.core.decisions import Admit, Preempt
+from dlspawner.core.decisions import Preempt
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.scheduling.admission import schedule
 from dlspawner.core.scheduling.cluster_state import ClusterState
@@ -25,17 +25,11 @@ class Comes:
 
 
 def play(
-    here: ClusterState,
-    coming: Sequence[Comes],
-    end: int = 10_000,
-    *,
-    places: dict[str, Nodes] | None = None,
-    like: Mapping[str, Nodes] | None = None,
+    here: ClusterState, coming: Sequence[Comes], end: int = 10_000, *, places: dict[str, Nodes] | None = None
 ) -> dict[str, int]:
     """Returns the minute in which each job first started. Victims leave when they must, and are queued again.
 
-    ``places`` is told where each job started last. ``like``: where each job goes among nodes that are the same to it,
-    of which any may be taken.
+    ``places`` is told where each job started last.
     """
     started: dict[str, int] = {}
     ends: dict[str, int] = {}
@@ -65,12 +59,9 @@ def play(
                 if not leave or max(leave.values()) > now:
                     continue
                 _review(here, now, ends)
-            nodes = decision.nodes
-            if like and isinstance(decision, Admit) and _are_alike(here, nodes, like.get(job.id, nodes)):
-                nodes = like.get(job.id, nodes)
             if places is not None:
-                places[job.id] = nodes
-            here.put(replace(job, state=JobState.RUNNING, started=now, nodes=nodes))
+                places[job.id] = decision.nodes
+            here.put(replace(job, state=JobState.RUNNING, started=now, nodes=decision.nodes))
             started.setdefault(job.id, minute)
             ends[job.id] = minute + minutes[job.id]
     return started
@@ -87,15 +78,6 @@ def _review(here: ClusterState, now: datetime, ends: dict[str, int]) -> None:
         assert now - job.started >= here.cluster.scheduling.min_run, "stopped before its time"
         here.put(replace(job, state=JobState.QUEUED, started=None, nodes=(), notice=None))
         del ends[job.id]
-
-
-def _are_alike(here: ClusterState, nodes: Nodes, others: Nodes) -> bool:
-    """True if equally large nodes have equal free resources."""
-
-    def sizes(names: Nodes) -> list[object]:
-        return [(here.rooms[name].node.gpus, here.rooms[name].gpus) for name in names if name in here.rooms]
-
-    return sizes(nodes) == sizes(others)
 
 
 def _may_leave_for(victim: Job, job: Job) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlspawner.core.decisions import Admit
+from dlspawner.core.decisions import Admit, Preempt
 from dlspawner.core.scheduling.admission import admit
 from dlspawner.core.scheduling.cluster_state import ClusterState
 from dlspawner.core.scheduling.quota_layout import assign
@@ -98,16 +98,27 @@ def private(of: str, quotas: tuple[int, ...]) -> ClusterState:
 @given(loads())
 @settings(max_examples=60)
 def test_no_job_waits_longer_than_on_a_private_cluster(load: tuple[tuple[int, ...], list[Comes]]) -> None:
-    """One that takes, of nodes that are the same to it, the one without borrowers: it can not tell them apart."""
     quotas, coming = load
     teams = [team(name, quota) for name, quota in zip("abc", quotas, strict=True)]
-    places: dict[str, tuple[str, ...]] = {}
-    shared = play(world(*teams, node("n1"), node("n2"), node("n3"), cluster=HURRIED), coming, places=places)
+    shared = play(world(*teams, node("n1"), node("n2"), node("n3"), cluster=HURRIED), coming)
     for of in "abc":
         own = [one for one in coming if one.job.team == of and not one.job.preemptible]
         if own:
-            alone = play(private(of, quotas), own, like=places)
+            alone = play(private(of, quotas), own)
             assert {name: shared[name] for name in alone} == alone
+
+
+def test_job_has_its_place_of_a_private_cluster_where_borrowers_leave_at_once() -> None:
+    """With notice it has the one without a borrower of two that have as much left."""
+    nodes, of = (node("n1"), node("n2")), (team("a", 16), team("b", 0))
+    own = (runs("a1", "a", 4, "n1"), runs("a2", "a", 4, "n2"))
+    alone = admit(wants("a3", "a", 4), world(*of, *nodes, *own, cluster=HURRIED), NOW)
+    assert isinstance(alone, Admit)
+    borrower = runs("b1", "b", 4, *alone.nodes, preemptible=True)
+    for cluster, place in ((HURRIED, alone.nodes), (NOTICED, tuple({"n1", "n2"}.difference(alone.nodes)))):
+        found = admit(wants("a3", "a", 4), world(*of, *nodes, *own, borrower, cluster=cluster), NOW)
+        assert isinstance(found, Admit | Preempt)
+        assert found.nodes == place
 
 
 @given(loads())

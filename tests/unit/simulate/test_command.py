@@ -119,8 +119,8 @@ WRONG: dict[str, tuple[list[str], str]] = {
         f"{FILES[1]}: scheduling.notice: there is no such key",
     ),
     "a value that is too small": (
-        ["--synthetic", "default", *FILES, "--set", "scheduling.notice_seconds=1"],
-        f"{FILES[1]}: scheduling.notice_seconds: must be between 60 and",
+        ["--synthetic", "default", *FILES, "--set", "scheduling.notice_seconds=-1"],
+        f"{FILES[1]}: scheduling.notice_seconds: must be between 0 and",
     ),
     "a team that is none": (
         ["--synthetic", "default", *FILES, "--set", "teams.visoin.borrow_limit=1"],

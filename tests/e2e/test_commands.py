@@ -62,7 +62,7 @@ def test_job_is_submitted_from_the_form_s_file_used_killed_and_requeued(
 
     run("submit", "train.yaml", "--set", "gpus=0", "--wait")
     listed = run("list").stdout
-    assert re.search(r"^train +running +ssh +- +Everybody( else)? +\d+s +j-", listed, re.MULTILINE), listed
+    assert re.search(r"^train +running +ssh +- +General +\d+s +j-", listed, re.MULTILINE), listed
     shown = json.loads(run("show", "train", "--json").stdout)
     assert (shown["server"], shown["state"], shown["gpus"]) == ("train", "running", 0)
     assert run("show", shown["id"]).stdout == run("show", "carla/train").stdout

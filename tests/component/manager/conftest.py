@@ -30,9 +30,8 @@ from tests.component.manager.world import World, running
 from tests.kubernetes import planes
 
 __all__ = ["portal", "served", "teams_yaml"]  # fixtures
-collect_ignore = (
-    [] if planes.WANTED else ["test_gang_hub.py", "test_kueue_hub.py"]
-)  # no engine without a real control plane
+# No engine without a real control plane.
+collect_ignore = [] if planes.WANTED else ["test_gang_hub.py", "test_kueue_hub.py", "test_uninstalled_hub.py"]
 SLOW_COMMITS = "DLSPAWNER_TESTS_SLOW_COMMITS"  # seconds that each commit takes longer; `make flakes` sets it
 
 

@@ -67,8 +67,8 @@ def installed(scratch: Scratch, kubectl: Kubectl, kubernetes: Client, priority_c
 
 
 def test_the_manifests_have_no_problem_but_that_nothing_runs(installed: Installed) -> None:
-    installed.apply()
     """And that homes are for one node, where the tests' cluster has simulated ones beside it."""
+    installed.apply()
     assert {check for check, _ in installed.findings()} <= USUAL | {"storage"}
 
 
@@ -157,7 +157,6 @@ def test_a_fault_is_named(installed: Installed, fault: object) -> None:
 def test_defaults_of_zero_to_jupyterhub_are_named(installed: Installed, capsys: pytest.CaptureFixture[str]) -> None:
     """A Hub with `DLSpawner` in its own extraConfig and nothing else changed, as the command itself tells it."""
     values = yaml.safe_load((HERE / "z2jh" / "values.yaml").read_text())
-    values["singleuser"]["uid"] = 1000
     data = {"values.yaml": base64.b64encode(yaml.safe_dump(values).encode()).decode()}
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hub"}, "data": data}
     installed.apply()
@@ -178,7 +177,7 @@ def test_defaults_of_zero_to_jupyterhub_are_named(installed: Installed, capsys: 
         "singleuser.cloudMetadata.blockWithIptables is true",
         'singleuser.storage.type is "dynamic"',
         'hub.networkPolicy.interNamespaceAccessLabels is "ignore"',
-        "singleuser.uid hold for jobs",
+        "singleuser.uid and singleuser.fsGid hold for jobs",
     ]
     lacking = [one["problem"] for one in told if one["check"] == "scopes"]
     assert [sentence.split(" lacks ")[0] for sentence in lacking] == ["the service jobs", "the service ssh-gateway"]

@@ -389,14 +389,16 @@ def _answer(it: Installation, check: str, remedy: str) -> Iterator[Finding]:
 
 
 def secrets(it: Installation) -> Iterator[Finding]:
-    for name in ("gateway-keys", "manager-token", "gateway-token", "proxy-token", "hub"):
+    for name in ("gateway-keys", "manager-token", "gateway-token", "proxy-token", "hub-keys", "hub"):
         metadata = it.secrets.get(name, {}).get("metadata", {})
         times = [str(one["time"]) for one in metadata.get("managedFields") or () if one.get("time")]
         changed = max(times, default=metadata.get("creationTimestamp"))
         if changed and it.now - _time(changed) > OLD:
             problem = f"the Secret {name} was last changed {(it.now - _time(changed)).days} days ago"
             remedy = "rotate what is in it (hub_config/OPERATIONS.md, Rotate secrets)"
-            yield Finding("secrets", problem, "what knows it has had long to lose it", remedy, "warning")
+            yield Finding(
+                "secrets", problem, "the longer it is in use, the more copies of it there are", remedy, "warning"
+            )
     if it.workloads and "gateway-keys" not in it.secrets and "Secrets" not in it.unread:
         cause = "the Job bootstrap has not ended, or was never applied"
         yield Finding("secrets", "there is no Secret gateway-keys", cause, "kubectl describe job, then apply again")

@@ -21,6 +21,7 @@ from dlspawner.core.units import GPU, Manifest
 CLAIM, _ANNOTATION = "claim", "annotation"
 _FRACTION, _MEMORY = "gpu-fraction", "gpu-memory"
 KAI_FRACTION, KAI_MEMORY = f"{_ANNOTATION}/{_FRACTION}", f"{_ANNOTATION}/{_MEMORY}"
+KAI_MEMORY_PARTS = "kai/memory-parts"  # how many of these: each may be of a GPU of its own
 _KAI_COUNT, _KAI_CONTAINER = "gpu-fraction-num-devices", "gpu-fraction-container-name"
 _KAI_NAMESPACE, KAI_RESERVED = "kai-resource-reservation", "kai/reserved"  # pods that hold the GPUs that KAI shares
 ANNOTATIONS = (_FRACTION, _MEMORY, _KAI_COUNT)  # that ask for GPUs
@@ -82,7 +83,7 @@ def asked_without_resource(pod: Manifest) -> dict[str, Fraction]:
         mib = int(annotations[_MEMORY])
         if mib < 1:
             raise ValueError(f"{_MEMORY} is {mib}")
-        asked[KAI_MEMORY] = Fraction(mib * count)
+        asked[KAI_MEMORY], asked[KAI_MEMORY_PARTS] = Fraction(mib * count), Fraction(count)
     if metadata.get("namespace") == _KAI_NAMESPACE:
         asked[KAI_RESERVED] = Fraction(1)
     for claim in (pod.get("spec") or {}).get("resourceClaims") or ():

@@ -16,7 +16,7 @@ from typing import Any
 
 from dlspawner.core import naming, units
 from dlspawner.core.config import GpuType, Toleration
-from dlspawner.core.gpus import KAI_MEMORY, KAI_RESERVED, MEMORY_LABEL
+from dlspawner.core.gpus import KAI_MEMORY, KAI_MEMORY_PARTS, KAI_RESERVED, MEMORY_LABEL
 from dlspawner.core.units import GPU
 
 # Taints that say what ``cordoned`` and ``ready`` say already, and go away with it.
@@ -158,14 +158,14 @@ def in_gpus(node: Node, kinds: Iterable[GpuType]) -> Node:
 def milli_held(kind: GpuType, held: Mapping[str, int], node: Node) -> int:
     """Returns the milli-GPUs of a type that pods hold on a node, in parts of any size.
 
-    A part that is told in memory is converted as KAI does; where the node does not tell its GPUs' memory, it is a GPU.
+    A part that is told in memory is converted as KAI does, and is a GPU where the node does not tell its GPUs' memory.
     """
     milli = kind.milli_of(held)
     if kind.any_size:
         milli += GPU * max(0, held.get(kind.shows, 0) - held.get(KAI_RESERVED, 0))
         if (memory := held.get(KAI_MEMORY, 0)) and KAI_MEMORY not in kind.asked_by:
             of_one = _amount(dict(node.labels).get(MEMORY_LABEL))
-            milli += -(-GPU * memory // of_one) if of_one else GPU
+            milli += -(-GPU * memory // of_one) if of_one else GPU * held.get(KAI_MEMORY_PARTS, 1)
     return milli
 
 

@@ -157,5 +157,5 @@ def preempted(pod: Mapping[str, Any]) -> str:
     for one in (pod.get("status") or {}).get("conditions") or ():
         told = one.get("type"), one.get("status"), one.get("reason")
         if told in {("DisruptionTarget", "True", "PreemptionByScheduler"), ("Ready", "False", "Evict")}:
-            return str(one.get("message") or "").strip() or "it had to make room for another job"
+            return str(one.get("message") or "").strip() or "it gave no reason"
     return ""

@@ -118,8 +118,12 @@ def foreign_usage(pods: Iterable[Manifest]) -> ForeignUsage:
             continue
         spec = pod.get("spec") or {}
         try:
-            total = _sum([total, _asked(spec), gpus.asked_without_resource(dict(pod))])
+            total = _sum([total, _asked(spec)])
         except (_Wrong, ValueError):
+            continue
+        try:
+            total = _sum([total, gpus.asked_without_resource(dict(pod))])
+        except ValueError:
             continue
     held = tuple(sorted((name, GPU * int(amount)) for name, amount in total.items() if "/" in name))
     cpu, memory = total.get("cpu", Fraction(0)), total.get("memory", Fraction(0))

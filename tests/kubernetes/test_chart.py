@@ -212,6 +212,7 @@ def test_manager_and_gateway_listen_on_ipv6_where_the_values_say_so(chart: Path)
     ("where", "ports"),
     [
         ("db:6432/manager", [6432]),
+        ("db-1/manager", [5432]),
         ("/manager?host=one,two&port=5432,6432&target_session_attrs=read-write", [5432, 6432]),
         ("/manager?host=one,two&target_session_attrs=read-write", [5432]),
     ],

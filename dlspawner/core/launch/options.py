@@ -46,7 +46,7 @@ BUILT_IN = {
 }
 
 _EXPLAINED = {
-    "preemptible": "Uses idle GPUs outside your quota; can be stopped with {notice} of notice.",
+    "preemptible": "Uses idle GPUs outside your quota; can be stopped {notice}.",
     "requeue": (
         "When it is preempted, it keeps its place in the queue and restarts automatically; unsaved work is lost."
     ),
@@ -211,7 +211,8 @@ def _complete(option: Option, template: Template, cluster: ClusterConfig, teams:
     if option.name == "priority":
         return _priorities(option, cluster, usable_teams(template, teams) or (Team(DEFAULT_TEAM),))
     if option.name in _EXPLAINED:
-        notice = minutes(cluster.scheduling.notice) if cluster.scheduling.notice else "no time"
+        span = cluster.scheduling.notice
+        notice = f"with {minutes(span)} of notice" if span else "without notice"
         return replace(option, help=option.help or _EXPLAINED[option.name].format(notice=notice))
     return option
 

@@ -8,9 +8,9 @@
 * *Preemptible* jobs start wherever GPUs are idle. They are charged to no quota, and no job is stopped for them.
 * Jobs without GPUs start wherever there is CPU and memory, on nodes without GPUs first.
 
-A team inside its quota, if the quota is laid out without splitting a part that fits on one node, therefore waits no
-longer than on a cluster of its own where victims leave at once. With notice and minimum run time a promised place is
-free after both, and the jobs behind one that waits wait with it. Splitting: three quotas of 5 on two nodes of 8 leave
+Where victims leave at once, a team inside its quota, if the quota is laid out without splitting a part that fits on one
+node, therefore waits no longer than on a cluster of its own. With notice and minimum run time a promised place is free
+after both, and the jobs behind one that waits wait with it. Splitting: three quotas of 5 on two nodes of 8 leave
 the third one 3 and 2. Where quotas can not be laid out, or the team's nodes are away, no
 later job takes the nodes from a job that has waited for ``max_backfill_wait``.
 """

@@ -68,7 +68,7 @@ def _of(pod: PodRequest) -> Resources:
 
 
 NO_RESOURCES = Resources(0, 0, 0)
-_Turn = tuple[int, datetime, str]  # in the order of the queue
+_Turn = tuple[int, datetime, str]  # by priority and time of submission
 
 
 def resources_needed(pods: Iterable[PodRequest], resource: str) -> Resources:

@@ -288,18 +288,19 @@ class LeftObjects:
         return self.left
 
     async def reconcile(self, key: tuple[ObjectKind, str]) -> float:
-        """Deletes the objects that a Manager has made; there are none without the engine's API or the rights to it."""
+        """Deletes the objects that a Manager has made; there are none without the engine's API.
+
+        Without the rights to them they stay.
+        """
         kind, namespace = key
         try:
-            found = await self.cluster.list(_resource(kind), namespace, labels=naming.JOB_LABEL)
+            for one in await self.cluster.list(_resource(kind), namespace, labels=naming.JOB_LABEL):
+                if _made_of(one) is not None:
+                    await _delete(self.cluster, kind, one)
         except ObjectNotFound:
-            found = []
+            pass
         except KubernetesRejected as problem:
             log.debug("kind=%s of an unused scheduler is left alone: %s", kind.group_version, problem)
-            found = []
-        for one in found:
-            if _made_of(one) is not None:
-                await _delete(self.cluster, kind, one)
         self.left.remove(key)
         return 0.0
 

@@ -15,7 +15,7 @@ from typing import Any
 from dlspawner.core import naming, pod_events, text
 from dlspawner.core.config import ClusterConfig, CpuMemory
 from dlspawner.core.decisions import Refuse
-from dlspawner.core.gpus import KAI_FRACTION, KAI_MEMORY
+from dlspawner.core.gpus import KAI_FRACTION, KAI_MEMORY, KAI_MEMORY_PARTS
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.launch import pod_status
 from dlspawner.core.nodes import Node, has_type, milli_held
@@ -136,7 +136,7 @@ def _as_it_is(pod: ObservedPod, cluster: ClusterConfig, node: Node | None) -> Re
     here = [kind for kind in cluster.gpu_types if node is not None and has_type(node, kind)]
     costs = [(milli_held(kind, asked, node), kind) for kind in here] if node is not None else []
     costs = [one for one in costs if one[0]] or [(kind.milli_of(asked), kind) for kind in cluster.gpu_types]
-    of_gpus = cluster.gpu_resources | {KAI_FRACTION, KAI_MEMORY}
+    of_gpus = cluster.gpu_resources | {KAI_FRACTION, KAI_MEMORY, KAI_MEMORY_PARTS}
     extended = tuple((name, milli) for name, milli in found.gpus if milli and name not in of_gpus)
     gpus, kind = max((one for one in costs if one[0]), key=lambda cost: cost[0], default=(0, None))
     charged = PodRequest(kind.resource if kind else "", gpus, found.cpu_milli, found.memory_bytes, extended=extended)

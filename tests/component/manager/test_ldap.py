@@ -133,7 +133,7 @@ def test_people_of_the_directory_have_its_numbers_and_its_groups_are_teams(hub: 
     hub.password = "alice's"
     alice = Person(hub, "alice")
     assert hub.api("GET", "/users/alice").json()["groups"] == ["vision"]
-    assert "Team Vision: 8 GPU" in " ".join(alice.get("/hub/spawn/alice").text.split())
+    assert "Team Vision: 8 gpu" in " ".join(alice.get("/hub/spawn/alice").text.split())
     alice.launch("")
     spec = json.loads(hub.kubectl("get", "pod", "jupyter-alice", "-o", "json"))["spec"]
     assert (spec["securityContext"]["runAsUser"], spec["securityContext"]["runAsGroup"]) == (5012, 5012)

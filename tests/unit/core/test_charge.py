@@ -196,6 +196,8 @@ def test_other_pods_hold_their_requests_until_they_end() -> None:
     claims = [{"name": "gpu-0", "resourceClaimTemplateName": "h100"}]
     parts = {"metadata": {"annotations": {"gpu-fraction": "0.25"}}, "spec": {"resourceClaims": claims}}
     assert foreign_usage([parts]).gpus == (("annotation/gpu-fraction", 250 * GPU), ("claim/h100", GPU))
+    unknown = {**running, "metadata": {"annotations": {"gpu-memory": "4Gi"}}}
+    assert foreign_usage([unknown]) == ForeignUsage(((NVIDIA, GPU),), 1000, GIB), "of an annotation that is not KAI's"
 
 
 def test_a_node_is_read_as_kubernetes_describes_it() -> None:

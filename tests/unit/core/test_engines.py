@@ -246,7 +246,7 @@ VERDICTS: list[tuple[str, tuple[dict[str, Any], ...], EngineVerdict | None]] = [
     (
         "a scheduler preempts, of several pods one is gone",
         (pod("n1", ("DisruptionTarget", "True", "PreemptionByScheduler", "")),),
-        EngineEvicts("Volcano has stopped it for another job: it had to make room for another job."),
+        EngineEvicts("Volcano has stopped it for another job: it gave no reason."),
     ),
     (
         "another disruption is not the engine's",

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from dlspawner.core.config import CpuMemory, GpuType, SpecialPermission
 from dlspawner.core.decisions import Refuse
-from dlspawner.core.gpus import KAI_FRACTION, KAI_MEMORY, KAI_RESERVED, MEMORY_LABEL, request_units, without_claims_of
+from dlspawner.core.gpus import (
+    KAI_FRACTION,
+    KAI_MEMORY,
+    KAI_MEMORY_PARTS,
+    KAI_RESERVED,
+    MEMORY_LABEL,
+    request_units,
+    without_claims_of,
+)
 from dlspawner.core.launch import pod_set
 from dlspawner.core.launch.pod import disable_gpus_by_default
 from dlspawner.core.launch.security import disallowed
@@ -151,6 +159,7 @@ OUTSIDE: dict[str, tuple[GpuType, dict[str, int], str, int]] = {
     "a fraction": (FRACTION, {KAI_FRACTION: 300}, "", 300),
     "memory, by the node's label": (FRACTION, {KAI_MEMORY: 4096}, "16384", 250),
     "memory of a GPU of unknown size is a GPU": (FRACTION, {KAI_MEMORY: 4096}, "", 1000),
+    "two parts of GPUs of unknown size are two GPUs": (FRACTION, {KAI_MEMORY: 8192, KAI_MEMORY_PARTS: 2}, "", 2000),
     "memory, by the size of a unit": (MEMORY, {KAI_MEMORY: 8192}, "", 500),
     "a whole GPU beside KAI's own reservation of a shared one": (
         *(FRACTION, {NVIDIA: 2, KAI_RESERVED: 1, KAI_FRACTION: 250}),

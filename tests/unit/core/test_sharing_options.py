@@ -84,7 +84,8 @@ def test_a_template_that_does_not_offer_it_refuses_it() -> None:
     assert rejected.sentences[0].startswith("“Notebook” has no option “preemptible”")
 
 
-def test_help_of_preemptible_has_the_notice_of_the_cluster() -> None:
-    cluster = replace(CLUSTER, scheduling=SchedulingConfig(notice=3 * MINUTE))
+@pytest.mark.parametrize(("minutes", "how"), [(3, "with 3 minutes of notice"), (0, "without notice")])
+def test_help_of_preemptible_has_the_notice_of_the_cluster(minutes: int, how: str) -> None:
+    cluster = replace(CLUSTER, scheduling=SchedulingConfig(notice=minutes * MINUTE))
     found = {option.name: option for option in offered_options(SHARED, cluster, (FREE,))}
-    assert found["preemptible"].help == ("Uses idle GPUs outside your quota; can be stopped with 3 minutes of notice.")
+    assert found["preemptible"].help == f"Uses idle GPUs outside your quota; can be stopped {how}."

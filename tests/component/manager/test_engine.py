@@ -217,7 +217,7 @@ async def test_another_scheduler_takes_over_within_seconds_and_the_engine_has_no
     assert leader.state(runs) is JobState.RUNNING
     leader.hub_starts(waits)
     await office.delete(pod, 0)
-    await until(lambda: leader.is_due(waits), "the native queue starts the other one")
+    await leader.until_state(waits, JobState.STARTING)
     await office.cluster.create(CONFIG_MAPS, config_map("j-foreign"), NAMESPACE)
     file.write_text(file.read_text().replace("{name: native}", "{name: gang}"))
     await until(lambda: leader.admission is not None and leader._scheduler is SchedulerName.GANG, "it leads again")

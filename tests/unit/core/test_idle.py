@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dlspawner.core.config import Culling, IdleWindows
@@ -287,9 +287,17 @@ def test_unused_job_is_warned_twice_and_stopped(activity: JobActivity) -> None:
     assert isinstance(verdict, StopJob)
 
 
+PARTS = (0.5, 0.9, 1)
+
+
 @given(st.floats(0.1, 30), st.floats(1, 30), st.one_of(st.none(), st.floats(1, 30)))
 def test_looks_at_the_changes_alone_decide_like_looks_all_the_time(idle: float, window: float, life: float) -> None:
-    """The times of the warnings and of the stop are those of a caller that looks every minute, to the minute."""
+    """The times of the warnings and of the stop are those of a caller that looks every minute, to the minute.
+
+    Where the window's and the lifetime's are together, one look tells one of them, and another the other one first.
+    """
+    ends = [] if life is None else [(idle + window * part, life * of) for part in PARTS for of in PARTS]
+    assume(all(abs(one - other) > 0.5 for one, other in ends))
     policy = replace(POLICY, window=window * HOUR, lifetime=None if life is None else life * HOUR)
 
     def play(every_minute: bool) -> list[tuple[str, int]]:

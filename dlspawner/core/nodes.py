@@ -158,7 +158,7 @@ def in_gpus(node: Node, kinds: Iterable[GpuType]) -> Node:
 def milli_held(kind: GpuType, held: Mapping[str, int], node: Node) -> int:
     """Returns the milli-GPUs of a type that pods hold on a node, in parts of any size.
 
-    A part that is told in memory is converted as KAI does, and is a GPU where the node does not tell its GPUs' memory.
+    A part in MiB is converted as KAI does. It counts as a whole GPU if the node has no label with its GPUs' memory.
     """
     milli = kind.milli_of(held)
     if kind.any_size:

@@ -100,7 +100,7 @@ class NodeInfo:
     guaranteed_by_team: dict[str, dict[str, int]] = field(default_factory=dict)
     allocations: dict[str, tuple[PodRequest, ...]] = field(default_factory=dict)  # by job
     reservations: dict[str, tuple[PodRequest, ...]] = field(default_factory=dict)  # by job
-    _turns: dict[str, _Turn] = field(default_factory=dict)  # of those, in the order of the queue
+    _turns: dict[str, _Turn] = field(default_factory=dict)  # of the jobs with a reservation
     preemptible: set[str] = field(default_factory=set)  # of the holders those that are preemptible
     terminating: dict[str, datetime | None] = field(default_factory=dict)  # and those that are leaving, when
     cache: dict[object, Any] = field(default_factory=dict)  # what was found out since the last change here

@@ -58,7 +58,7 @@ def test_no_admitted_job_is_lost_when_the_stand_by_takes_over(hub: QuotaHub, ser
         )
         print(f"the Hub wrote again {time.monotonic() - killed:.1f} s after the kill")
         settle(hub, users)
-        assert pods <= {pod["metadata"]["uid"] for pod in hub.pods()}, "what ran goes on"
+        assert pods <= {pod["metadata"]["uid"] for pod in hub.pods()}, "the earlier pods still run"
         after = dict(hub.rows("SELECT job, state FROM jobs"))
         assert {job: after.get(job) for job in before} == before
         serve(hub, users)

@@ -139,7 +139,7 @@ def test_objects_of_jobs_go_when_another_scheduler_is_named_and_when_jobs_end(hu
     with_engine = cluster.read_text()
     cluster.write_text(with_engine.replace(f"scheduler: {{name: {hub.name},", "scheduler: {name: native} #"))
     wait_for(lambda: not groups(), "the engine has no job any more", 60)
-    assert hub.ready() == ["three/"], "what runs goes on"
+    assert hub.ready() == ["three/"], "the running job continues"
     cluster.write_text(with_engine)
     if hub.name != "gang":  # that one is on its way out as long as the pod is there
         wait_for(lambda: job in groups(), "the engine has it again", 60)

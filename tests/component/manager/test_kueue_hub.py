@@ -272,7 +272,7 @@ def test_job_of_several_pods_waits_runs_and_leaves_whole(hub: KueueHub) -> None:
     assert hub.pods_of("crew") == 3
     assigned = hub.workloads()["crew"]["status"]["admission"]["podSetAssignments"]
     assert [one["resourceUsage"]["nvidia.com/gpu"] for one in assigned] == ["1", "2"]
-    wait_for(lambda: "PodsReady" in str(hub.workloads()["crew"]["status"]), "Kueue is told that all of them run")
+    wait_for(lambda: "PodsReady" in str(hub.workloads()["crew"]["status"]), "Kueue knows that all pods run")
 
     hub.start_server("claims", gpus=2)
     wait_for(lambda: hub.rows("SELECT 1 FROM notices WHERE user_name = 'crew'"), "it has notice")

@@ -69,7 +69,7 @@ def test_jobs_that_waited_for_a_scheduler_of_gangs_start_without_it(tmp_path: Pa
         cluster = hub.config / "cluster.yaml"
         cluster.write_text(cluster.read_text().replace(SCHEDULER % (name, SCHEDULERS[name]), ""))
         wait_for(lambda: "place for it yet" not in hub.why("three"), "the native queue has it", 120)
-        assert hub.ready() == ["four/"], "what runs goes on"
+        assert hub.ready() == ["four/"], "the running job continues"
         assert hub.api("DELETE", "/users/four/server").ok
         wait_for(lambda: hub.ready() == ["three/"], "it runs when there is room", 180)
         assert hub.rows("SELECT job, submitted FROM jobs WHERE user_name = 'three'") == before

@@ -263,7 +263,8 @@ class QuotaHub(Hub):
 
     def check_logs(self) -> None:
         for name in ("hub", "manager"):
-            assert "Traceback" not in (self.state / f"{name}.log").read_text(), name
+            _, found, after = (self.state / f"{name}.log").read_text().partition("Traceback")
+            assert not found, f"{name}.log: {found}{after[:8000]}"
 
 
 def gpus_of(pod: Mapping[str, Any], resource: str = GPU) -> int:

@@ -26,7 +26,7 @@ scheduler: {name: hived, scheduler_name: nobody}
 """
 TOKEN = "hivedscheduler.microsoft.com/pod-scheduling-enable"
 EXTRA = 'c.JupyterHub.load_roles[-1]["scopes"].append("tokens")'
-_TOKENS: dict[str, str] = {}
+_TOKENS: dict[str, str] = {}  # of the Hub that runs
 FULL = "insufficient capacity when scheduling in VC default"
 
 
@@ -73,6 +73,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuotaHub]:
 
     made.prepare = prepare  # type: ignore[method-assign]
     with running(made):
+        _TOKENS.clear()
         made.add_users(["ann", "bob", "cid", "dan"])
         yield made
 
@@ -194,4 +195,6 @@ def test_jobs_that_wait_in_one_engine_are_taken_to_another_and_back(hub: QuotaHu
     assert [uid(one) for one in cluster.pods("ann")] == [uid(one) for one in runs]
     file.write_text(file.read_text().replace("name: volcano", "name: hived"))
     cluster.waiting("cid")
+    # JupyterHub's stop of a server that starts fails if the next start begins within a second of it
+    wait_for(lambda: list(hub.servers()) == ["ann/"], "the start has left its pod", 60)
     assert ask(hub, "DELETE", "cid").status_code == 204

@@ -40,6 +40,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--state", type=Path, help="directory of the cluster's state; default: in the user's cache")
     parser.add_argument("--keep", action="store_true", help="keep the cluster's state for the next start")
     parser.add_argument("--control-plane", action="store_true", help="without a node: needs no root")
+    parser.add_argument("--ipv6", action="store_true", help="pods, Services and the node have addresses of IPv6 alone")
     parser.add_argument("--test-images", action="store_true", help="also with the images that tests bring as people do")
     verbs = parser.add_subparsers(dest="verb", required=True)
     for verb in ("build", "up", "down", "guard"):
@@ -141,10 +142,10 @@ def run(options: argparse.Namespace) -> int:
     cluster.sweep(range(1, MOST + 1), say)
     if numbers == range(1, MOST + 1):
         node = not options.control_plane
-        numbers = (number for number in numbers if machine.free(Instance(number, Path(), node=node)))
+        numbers = (one for one in numbers if machine.free(Instance(one, Path(), node=node, ipv6=options.ipv6)))
     with cluster.held(numbers) as (number, lock):
         state = (options.state or cluster.instances() / str(number)).absolute()
-        instance = Instance(number, state, node=not options.control_plane)
+        instance = Instance(number, state, node=not options.control_plane, ipv6=options.ipv6)
         if options.verb == "up":
             return up(instance, wanted)
         return with_cluster(instance, wanted, options, lock)

@@ -22,6 +22,7 @@ from typing import Any
 
 from tests.e2e.people import answers, wait_for
 from tests.kubernetes.conftest import DEMO, Kubectl
+from tests.kubernetes.instance import in_url
 from tests.kubernetes.manifests import JOBS, PRODUCT
 
 IMAGES = ("hub", "gateway", "job", "ssh", "proxy", "postgresql")
@@ -74,7 +75,7 @@ def deploy(kubectl: Kubectl, prefix: str, tag: str, *, seconds: float = 180) -> 
     with tempfile.TemporaryDirectory() as directory:
         kubectl("apply", "-k", str(overlay(Path(directory), prefix, tag, nodes)))
     host = nodes[0]  # where NodePorts are found
-    url = f"http://{host}:{HTTP_PORT}"
+    url = f"http://{in_url(host)}:{HTTP_PORT}"
     come_up(kubectl, url, seconds)
     login = secret(kubectl, "login")
     return Deployment(url, host, SSH_PORT, login["password"], login["admin-password"])

@@ -67,8 +67,9 @@ def _ports(instance: Instance) -> Iterator[str]:
 
 def _addresses(instance: Instance) -> Iterator[str]:
     """Networks that this machine has a route to already."""
-    wanted = [f"{instance.host_ip}/24", instance.pod_cidr, instance.service_cidr]
-    routes = json.loads(subprocess.run(["ip", "-json", "route"], check=True, capture_output=True).stdout or b"[]")
+    wanted = [f"{instance.host_ip}/{instance.prefix}", instance.pod_cidr, instance.service_cidr]
+    command = ["ip", "-json", "-6" if instance.ipv6 else "-4", "route"]
+    routes = json.loads(subprocess.run(command, check=True, capture_output=True).stdout or b"[]")
     for route in routes:
         if route["dst"] == "default":
             continue

@@ -21,7 +21,7 @@ import yaml
 
 from tests.contract.client import Client
 from tests.kubernetes.build import Binaries, run
-from tests.kubernetes.instance import GPU_LABELS, GPUS, CannotRun, Instance
+from tests.kubernetes.instance import GPU_LABELS, GPUS, CannotRun, Instance, in_url
 from tests.kubernetes.packages import Programs
 from tests.kubernetes.processes import Started, Starter
 from tests.kubernetes.record import CGROUPS, Record, cgroup_folders, start_time, stop_process, write_setting
@@ -42,6 +42,7 @@ mkdir /run/netns /run/containerd
 mount -t overlay overlay -o lowerdir=/var,upperdir="$1/up",workdir="$1/work" /var
 mount --make-rshared /
 echo 1 >/proc/sys/net/ipv4/ip_forward
+[ ! -e /proc/sys/net/ipv6/conf/all/forwarding ] || echo 1 >/proc/sys/net/ipv6/conf/all/forwarding
 echo ready
 exec sleep infinity >/dev/null
 """
@@ -89,14 +90,15 @@ class Node:
     def _connect(self, holder: int) -> None:
         at = self.instance
         self.record.add("link", name=at.link)
+        unique = " nodad" if at.ipv6 else ""  # an address is used at once, not after a search for others that have it
         for command in (
             f"link add {at.link} type veth peer name eth0 netns {holder}",
-            f"address add {at.host_ip}/24 dev {at.link}",
+            f"address add {at.host_ip}/{at.prefix} dev {at.link}{unique}",
             f"link set {at.link} up",
         ):
             run(["ip", *command.split()])
         for command in (
-            *("link set lo up", f"address add {at.node_ip}/24 dev eth0", "link set eth0 up"),
+            *("link set lo up", f"address add {at.node_ip}/{at.prefix} dev eth0{unique}", "link set eth0 up"),
             *(f"route add default via {at.host_ip}", "route add unreachable 169.254.0.0/16"),
         ):
             run(["nsenter", "--target", str(holder), "--net", "ip", *command.split()])
@@ -142,7 +144,7 @@ class Node:
     def _configure_network(self) -> None:
         """Pods are on one bridge; routes lead to them from this machine, and none leads out of it."""
         addresses = {"type": "host-local", "dataDir": str(self.instance.run / "addresses")}
-        ranges = {"ranges": [[{"subnet": self.instance.pod_cidr}]], "routes": [{"dst": "0.0.0.0/0"}]}
+        ranges = {"ranges": [[{"subnet": self.instance.pod_cidr}]], "routes": [{"dst": self.instance.anywhere}]}
         bridge = {"type": "bridge", "bridge": "cni0", "isGateway": True, "ipMasq": False, "hairpinMode": True}
         ports = {"type": "portmap", "capabilities": {"portMappings": True}}
         folder = self.instance.run / "cni"
@@ -279,7 +281,7 @@ def proxy_config(instance: Instance) -> dict[str, object]:
         "clusterCIDR": instance.pod_cidr,
         "hostnameOverride": instance.node_name,
         "bindAddress": instance.node_ip,
-        "healthzBindAddress": f"{instance.node_ip}:10256",
+        "healthzBindAddress": f"{in_url(instance.node_ip)}:10256",
         "oomScoreAdj": 0,
         # these settings are the machine's, not the node's
         "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},

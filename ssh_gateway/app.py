@@ -52,7 +52,8 @@ class Gateway(Application):
     description = __doc__
 
     ip = Unicode(
-        "127.0.0.1", help="Address to listen on; 0.0.0.0 for all of this machine's, :: for those and all of IPv6."
+        "127.0.0.1",
+        help="Address to listen on; :: for all of this machine's, of IPv4 and IPv6, 0.0.0.0 for those of IPv4.",
     ).tag(config=True)
     port = Integer(2222, min=0, max=65535, help="Port to listen on; 0 takes a free one and logs it.").tag(config=True)
     share_port = Bool(

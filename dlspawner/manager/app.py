@@ -63,8 +63,8 @@ class Manager(Application):
     ).tag(config=True)
     ip = Unicode(
         help="""Address to listen on. Empty (the default): the host in JUPYTERHUB_SERVICE_URL, which is what the proxy
-        connects to; in a container, where that is the name of a Kubernetes Service, say 0.0.0.0, or :: for IPv4
-        and IPv6. The port is always that of JUPYTERHUB_SERVICE_URL.""",
+        connects to; in a container, where that is the name of a Kubernetes Service, say ::, which is all
+        addresses of IPv4 and IPv6. The port is always that of JUPYTERHUB_SERVICE_URL.""",
     ).tag(config=True)
     template_paths = List(
         Unicode(),

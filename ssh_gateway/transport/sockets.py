@@ -14,13 +14,13 @@ _TCP_INFO = struct.Struct("=8xI12xI28xI")
 
 
 def listen(ip: str, port: int, *, shared: bool = False) -> socket.socket:
-    """Returns a listening socket; ``::`` is all of this machine's addresses, of IPv4 as well. OSError if it cannot
-    listen.
+    """Returns a listening socket; ``::`` is all of this machine's addresses, of IPv4 as well, or of IPv4 alone where
+    its kernel has no IPv6. OSError if it cannot listen.
 
     Sockets that are ``shared`` may have the same port: the kernel distributes new connections among them.
     """
-    family, address = _read(ip, port)
-    both = address[0] == "::" and socket.has_dualstack_ipv6()
+    both = ip == "::" and socket.has_dualstack_ipv6()
+    family, address = _read("0.0.0.0" if ip == "::" and not both else ip, port)  # noqa: S104  what :: asks for
     return socket.create_server(address, family=family, backlog=BACKLOG, reuse_port=shared, dualstack_ipv6=both)
 
 

@@ -19,7 +19,7 @@ import os, socket, time
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 if rank == 0:
-    server = socket.create_server(address)
+    server = socket.create_server(address, family=socket.getaddrinfo(*address)[0][0])
     others = [server.accept()[0] for _ in range(world - 1)]
     total = rank + sum(int(one.recv(9)) for one in others)
     for one in others:

@@ -22,7 +22,7 @@ from tests.kubernetes.cluster import quiet
 from tests.kubernetes.conftest import DEMO, Kubectl
 from tests.kubernetes.deploy import HTTP_PORT, SSH_PORT, Deployment, come_up, node_addresses, ready
 from tests.kubernetes.deploy import remove as remove_namespaces
-from tests.kubernetes.instance import HERE, PROJECT
+from tests.kubernetes.instance import HERE, PROJECT, in_url
 from tests.kubernetes.manifests import PRODUCT, as_list
 
 VERSION = "v3.19.5"
@@ -68,7 +68,7 @@ def rendered(chart: Path, custom: Mapping[str, Any] = NEEDED, **jupyterhub: obje
 def deploy(kubectl: Kubectl, prefix: str, tag: str) -> Deployment:
     """`helm install` with a PostgreSQL beside it and the demo's cluster, teams and overrides; people can log in."""
     nodes = node_addresses(kubectl)
-    url, passwords = f"http://{nodes[0]}:{HTTP_PORT}", [secrets.token_hex(16) for _ in range(2)]
+    url, passwords = f"http://{in_url(nodes[0])}:{HTTP_PORT}", [secrets.token_hex(16) for _ in range(2)]
     login = dict(zip(("user_password", "admin_password"), passwords, strict=True))
     image = {name: {"name": f"{prefix}/{name}", "tag": tag} for name in ("hub", "k8s-hub", "job", "proxy")}
     custom = {

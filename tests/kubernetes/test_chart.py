@@ -200,14 +200,6 @@ def test_manager_and_gateway_are_below_the_hub_s_base_url(chart: Path) -> None:
     assert '{"name": "JUPYTERHUB_BASE_URL", "value": "/lab/gpu/"}' in found
 
 
-def test_manager_and_gateway_listen_on_ipv6_where_the_values_say_so(chart: Path) -> None:
-    found = by_name(helm.rendered(chart, {**helm.NEEDED, "ip": "::"}))
-    for name in ("Manager", "Gateway"):
-        (container,) = found["Deployment", PRODUCT, name.lower()]["spec"]["template"]["spec"]["containers"]
-        assert [one for one in container["args"] if ".ip=" in one] == [f"--{name}.ip=::"]
-    assert found["Service", PRODUCT, "gateway"]["spec"]["ipFamilyPolicy"] == "PreferDualStack"
-
-
 @pytest.mark.parametrize(
     ("where", "ports"),
     [

@@ -31,7 +31,7 @@ NO_COMMAND = ("-N", "-o", "PermitLocalCommand=yes", "-o", "LocalCommand=echo in"
 SENTENCES = {
     "keyless": "the key that you came in with was removed from your keys",
     "revoked": "the token that you came in with was revoked, or has expired",
-    "removed": "your account was removed",
+    "removed": "was removed",  # the account, and with it the key: which of both is known first is open
     "blocked": "your account may not use this gateway: ask an administrator",
 }
 WINDOW_SECONDS = 60  # the shortest there is

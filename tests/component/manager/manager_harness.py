@@ -101,7 +101,8 @@ class FakeHub:
         return HubUser(name, mine, groups=frozenset(one for one, names in self.groups.items() if name in names))
 
     async def remove_server(self, user: str, server: str) -> None:
-        assert (user, server) in self.over
+        if (user, server) not in self.over:
+            raise HubRejected(404, "There is no such server.")
         self.servers = (self.servers or set()) - {(user, server)}
 
     async def check_reachable(self) -> None:

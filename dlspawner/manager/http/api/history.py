@@ -285,7 +285,6 @@ UNITS = {
 NOTHING_YET = "It has not run yet."
 _GIB = 2**30
 _EVERY_SECONDS = 60  # between two looks of a page that is open
-JOB = r"(j-[a-z2-7]{12})"
 
 
 async def read_job_usage(
@@ -335,6 +334,3 @@ class JobUsageHandler(JobApiHandler):
                 ],
             )
         )
-
-
-USAGE_TEMPLATES = ("usage.html",)

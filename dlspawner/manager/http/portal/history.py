@@ -249,9 +249,6 @@ def _of_the_form(problem: str) -> str:
     return re.sub(r"'(since|until|by)'|\b(since|until)\b", lambda one: titles[one[1] or one[2]], problem)
 
 
-HISTORY_TEMPLATES = ("history.html", "cluster_history.html")
-
-
 _UNITS = {"percent": "%", "bytes": "GiB", "cores": "cores"}
 
 

@@ -251,19 +251,16 @@ class JsonHandler(ManagerHandler):
         self.finish(as_json(content))
 
 
-def for_hub(handler: ManagerHandler) -> HubIdentity:
-    """Requires the Hub's own token; 403 for any other, an administrator's too."""
-    if not is_hub(handler.manager.service, handler.request.headers.get("Authorization", "")):
-        raise HttpProblem(403, "Only the Hub may ask this.")
-    return HubIdentity("hub", IdentityKind.SERVICE, frozenset())
-
-
 class HubOnlyHandler(JsonHandler):
+    """Requires the Hub's own token; 403 for any other, an administrator's too."""
+
     identity: HubIdentity | None = None
 
     def prepare(self) -> None:
         super().prepare()
-        self.identity = for_hub(self)
+        if not is_hub(self.manager.service, self.request.headers.get("Authorization", "")):
+            raise HttpProblem(403, "Only the Hub may ask this.")
+        self.identity = HubIdentity("hub", IdentityKind.SERVICE, frozenset())
 
 
 class IdentityHandler(HubOAuthenticated, ManagerHandler):

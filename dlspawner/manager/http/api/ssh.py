@@ -318,7 +318,9 @@ class SshStartHandler(StartJobHandler):
         wait = timedelta(seconds=self.manager.ssh_restart_seconds)
         if last is not None and self._now() - last.at < wait:
             until = last.at + wait
-            raise HttpProblem(409, ENDED.format(server=server or "Your default server", minutes=_clock(until)))
+            raise HttpProblem(
+                409, ENDED.format(server=server or "Your default server", minutes=f"{until:%H:%M:%S UTC}")
+            )
 
     async def _where(self, user: str, server: str) -> SshStart | None:
         """Returns the state of a pending, starting or running job; ``None`` without one."""
@@ -367,10 +369,6 @@ def template_to_start(
         return template if allowed else None
     template = named.get(server)
     return template if template is not None and template.start_on_connect else None
-
-
-def _clock(at: datetime) -> str:
-    return at.strftime("%H:%M:%S UTC")
 
 
 class SshSettingsHandler(UserApiHandler):

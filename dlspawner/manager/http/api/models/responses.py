@@ -232,6 +232,8 @@ class PendingJobModel(ResponseModel):
 
 
 class SeriesModel(ResponseModel):
+    """One number for each time, null for what is not known."""
+
     name: str
     unit: str
     values: tuple[Number | None, ...]

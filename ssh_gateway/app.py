@@ -242,17 +242,16 @@ class Gateway(Application):
         """Runs until SIGTERM or SIGINT; SystemExit(1) with a sentence if the gateway cannot start."""
         try:
             found = keys.load_or_make(Path(self.state_dir))
-            files = self._files()
-            if self.init:
-                return
-            asyncio.run(self._serve(found, files))
+            authorities = TrustedCas(_path(self.user_ca_file))
+            revocations = RevocationList(_path(self.revoked_certificates_file))
+            authorities.load()
+            revocations.load()
+            if not self.init:
+                asyncio.run(self._serve(found, authorities, revocations))
         except (GatewayMisconfigured, keys.KeysUnusable) as problem:
             _give_up(problem)
 
-    def _files(self) -> TrustFiles:
-        return load_trust_files(self.user_ca_file, self.revoked_certificates_file)
-
-    async def _serve(self, found: keys.GatewayKeys, files: TrustFiles) -> None:
+    async def _serve(self, found: keys.GatewayKeys, authorities: TrustedCas, revocations: RevocationList) -> None:
         token, hub_url = required("JUPYTERHUB_API_TOKEN"), required("JUPYTERHUB_API_URL")
         async with contextlib.AsyncExitStack() as stack:
             hub = await stack.enter_async_context(HubClient(hub_url, token))
@@ -265,7 +264,7 @@ class Gateway(Application):
             activity = ActivityReporter(people, self.activity_seconds, sessions=sessions)
             notices = NoticeFollower(people)
             places = ClusterJobDirectory(cluster, self.namespace or cluster.namespace, self.special_namespace)
-            rechecks = Revalidator(people, places, self.recheck_seconds, revocations=files.revocations)
+            rechecks = Revalidator(people, places, self.recheck_seconds, revocations=revocations)
             server = GatewayServer(
                 keys=found,
                 people=people,
@@ -276,7 +275,7 @@ class Gateway(Application):
                 policy=RelayPolicy(self.agent_forwarding, self.x11_forwarding),
                 notices=notices,
                 rechecks=rechecks,
-                authorities=files.authorities,
+                authorities=authorities,
                 log_commands=self.log_commands,
             )
             doing: set[asyncio.Task[Any]] = {
@@ -366,20 +365,6 @@ def _give_up(problem: Exception) -> NoReturn:
 
 def main() -> None:
     Gateway.launch_instance()
-
-
-@dataclass(frozen=True, slots=True)
-class TrustFiles:
-    authorities: TrustedCas
-    revocations: RevocationList
-
-
-def load_trust_files(user_ca_file: str, revoked_certificates_file: str) -> TrustFiles:
-    """Reads the files that exist; an empty path means no file. Raises KeysUnusable naming the wrong setting."""
-    authorities, revocations = TrustedCas(_path(user_ca_file)), RevocationList(_path(revoked_certificates_file))
-    authorities.load()
-    revocations.load()
-    return TrustFiles(authorities, revocations)
 
 
 def _path(written: str) -> Path | None:

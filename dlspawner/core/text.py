@@ -228,8 +228,6 @@ _HIDES = re.compile("|".join((f"[{_HIDDEN}]", *_FORMS)))
 
 def escape_hidden(text: str) -> str:
     """The same text, in which every letter that hides is spelled out, such as ``\\u202e``."""
-    return text if text.isascii() and text.isprintable() else _HIDES.sub(_spelled, text)
-
-
-def _spelled(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode()
+    if text.isascii() and text.isprintable():
+        return text
+    return _HIDES.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -28,7 +28,6 @@ from dlspawner.core.endpoints import read_target
 from dlspawner.errors import InvalidConfiguration
 from dlspawner.known_settings import Float, unknown, unreadable
 from dlspawner.looplag import watch_loop
-from dlspawner.manager import server as manager_server
 from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.culling.config import GpuMetrics
 from dlspawner.manager.db.engine import DatabaseUnusable
@@ -36,12 +35,11 @@ from dlspawner.manager.db.repository import JobRepository
 from dlspawner.manager.db.store import Database
 from dlspawner.manager.history.gpu_hours import HistoryRetention
 from dlspawner.manager.http import handlers
-from dlspawner.manager.http.api import history as api_history
 from dlspawner.manager.http.auth import HubServiceInfo, ServiceAuth, ServiceEnvironmentMissing, make_auth, read_service
-from dlspawner.manager.http.portal import history, ssh_keys
+from dlspawner.manager.http.portal import ssh_keys
 from dlspawner.manager.logs.collector import JobLogs
 from dlspawner.manager.model.ssh_keys import MAX_RSA_BITS, MIN_RSA_BITS
-from dlspawner.manager.server import ServerCannotStart, bind, close_hub_client, drain, make_web
+from dlspawner.manager.server import TEMPLATES, ServerCannotStart, bind, close_hub_client, drain, make_web
 from dlspawner.manager.state.config_reload import ConfigReloader, initial
 from dlspawner.manager.state.metrics import ManagerMetrics
 from dlspawner.settings import Settings
@@ -333,17 +331,7 @@ class Manager(Application):
     ) -> handlers.ManagerContext:
         templates = ssh_keys.make_environment(self.template_paths)
         try:
-            for name in (
-                "keys.html",
-                "wait.html",
-                "told.html",
-                "approvals.html",
-                "error.html",
-                *manager_server.PORTAL_TEMPLATES,
-                *history.HISTORY_TEMPLATES,
-                *manager_server.LOG_TEMPLATES,
-                *api_history.USAGE_TEMPLATES,
-            ):
+            for name in TEMPLATES:
                 templates.get_template(name)
         except TemplateError as error:
             searched = ", ".join(self.template_paths)

@@ -31,6 +31,7 @@ from dlspawner.manager.http.api import (
     activity,
     cluster,
     events,
+    history,
     hub,
     jobs,
     logs,
@@ -42,151 +43,18 @@ from dlspawner.manager.http.api import (
 )
 from dlspawner.manager.http.api import approvals as api_approvals
 from dlspawner.manager.http.api import notices as api_notices
-from dlspawner.manager.http.api.history import JOB, GpuHoursCsvHandler, GpuHoursHandler, JobUsageHandler
 from dlspawner.manager.http.handlers import NOTHING_HERE, HttpProblem, ManagerHandler, Routes
 from dlspawner.manager.http.portal import advice, approvals, job, lists, my_jobs, notices, preview, ssh_keys
+from dlspawner.manager.http.portal import history as portal_history
 from dlspawner.manager.http.portal import logs as portal_logs
 from dlspawner.manager.http.portal import pending as portal_pending
 from dlspawner.manager.http.portal.base import JOB_ID
-from dlspawner.manager.http.portal.history import ClusterHistoryPage, HistoryPage, UsagePage
 from dlspawner.manager.http.static_files import static_files
 from dlspawner.request_log import request_id
 
-_NUMBER, _NAME = r"(\d{1,9})", r"([^/]*)"
-_APPROVAL_JOB, _REQUEST = r"(j-[a-z2-7]{12})", r"([0-9a-f]{16})"
-APPROVAL_ROUTES: handlers.Routes = (
-    ("approvals", approvals.ApprovalsPage),
-    (f"approvals/{_REQUEST}/approve", approvals.ApproveButton),
-    (f"approvals/{_REQUEST}/deny", approvals.DenyButton),
-    ("api/approvals", api_approvals.ApprovalsHandler),
-    (f"api/jobs/{_APPROVAL_JOB}/approve", api_approvals.ApproveHandler),
-    (f"api/jobs/{_APPROVAL_JOB}/deny", api_approvals.DenyHandler),
-)
-
-
-HISTORY_ROUTES: Routes = (
-    ("api/history/gpu-hours", GpuHoursHandler),
-    (r"api/history/gpu-hours\.csv", GpuHoursCsvHandler),
-)
-
-
-HISTORY_PAGE_ROUTES: Routes = (("history", HistoryPage), ("cluster/history", ClusterHistoryPage))
-
-
-USAGE_ROUTES: Routes = ((f"api/jobs/{JOB}/usage", JobUsageHandler), (f"jobs/{JOB}/usage", UsagePage))
-
-
-_LOG_JOB = r"(j-[a-z2-7]{12})"
-LOG_ROUTES: Routes = (
-    (f"api/jobs/{_LOG_JOB}/logs", logs.LogsHandler),
-    (f"api/jobs/{_LOG_JOB}/log", logs.LogHandler),
-    (f"api/jobs/{_LOG_JOB}/pod-events", logs.PodEventsHandler),
-    (f"jobs/{_LOG_JOB}/log", portal_logs.LogPage),
-)
-LOG_TEMPLATES = ("job_log.html",)
-
-
-PORTAL_JOB = f"({JOB_ID.pattern})"
-
-NODE = r"([a-z0-9.-]{1,253})"
-PORTAL_ROUTES: Routes = (
-    ("", my_jobs.MyJobsPage),
-    ("new", my_jobs.NewJobPage),
-    ("start", my_jobs.StartButton),
-    ("tensorboard", my_jobs.TensorBoardButton),
-    ("remove", my_jobs.RemoveButton),
-    ("api/events", events.EventStreamHandler),
-    ("queue", lists.QueuePage),
-    ("cluster", lists.ClusterPage),
-    ("cluster/cordon", lists.CordonButton),
-    (advice.PAGE, advice.AdvicePage),
-    (f"{advice.PAGE}/run", advice.RunButton),
-    (f"{advice.PAGE}/cancel", advice.CancelRunButton),
-    (f"cluster/{NODE}/uncordon", lists.UncordonButton),
-    ("teams", lists.TeamsPage),
-    ("all", lists.AllJobsPage),
-    ("preview", preview.PreviewPage),
-    (f"jobs/{PORTAL_JOB}", job.JobPage),
-    (f"jobs/{PORTAL_JOB}/stop", my_jobs.StopButton),
-    (f"jobs/{PORTAL_JOB}/keep", my_jobs.KeepJobButton),
-)
-# Without which the Manager does not start.
-PORTAL_TEMPLATES = (
-    "my_jobs.html",
-    "queue.html",
-    "cluster.html",
-    "job.html",
-    "teams.html",
-    "all_jobs.html",
-    "policy.html",
-)
-
-
-_INTERNAL_JOB, _INTERNAL_USER = r"api/internal/jobs/(j-[a-z2-7]{12})", f"api/internal/users/{_NAME}"
-# For the Hub alone.
-INTERNAL_ROUTES: Routes = (
-    (f"{_INTERNAL_JOB}/admission", hub.AdmissionHandler),
-    (f"{_INTERNAL_JOB}/released", hub.ReservationReleasedHandler),
-    (f"{_INTERNAL_JOB}/left", hub.LeftInClusterHandler),
-    (f"{_INTERNAL_JOB}/ending", hub.StopReasonHandler),
-    (f"{_INTERNAL_JOB}/log-kept", logs.LogCollectedHandler),
-    (f"{_INTERNAL_USER}/account", hub.UnixAccountHandler),
-    (f"{_INTERNAL_USER}/renamed", hub.UserRenamedHandler),
-    (f"{_INTERNAL_USER}/removed", hub.UserRemovedHandler),
-    (f"{_INTERNAL_USER}/waiting", hub.PendingJobsHandler),
-    (f"{_INTERNAL_USER}/starting", hub.PrepareStartHandler),
-    (f"{_INTERNAL_USER}/interrupted", hub.StartInterruptedHandler),
-    ("api/internal/files", hub.GoodFilesHandler),
-    ("api/internal/free-gpus", hub.FreeGpusHandler),
-    (f"api/internal/templates/{_NAME}/usual-start", hub.UsualStartHandler),
-)
-
-
-REST_JOB = r"(j-[a-z2-7]{12})"
-REST_ROUTES: handlers.Routes = (
-    ("api/jobs", submit.JobsHandler),
-    (f"api/jobs/{REST_JOB}", submit.JobHandler),
-    (f"api/jobs/{REST_JOB}/events", jobs.JobEventsHandler),
-    (f"api/jobs/{REST_JOB}/cancel", submit.CancelHandler),
-    (f"api/jobs/{REST_JOB}/requeue", submit.RequeueHandler),
-    ("api/cluster", cluster.ClusterHandler),
-    (f"api/nodes/{NODE}/cordon", cluster.CordonHandler),
-    (f"api/nodes/{NODE}/uncordon", cluster.UncordonHandler),
-    ("api/quota", cluster.QuotaHandler),
-    ("api/queue", cluster.QueueHandler),
-    (r"api/openapi\.json", openapi.OpenApiHandler),
-)
-
-
-BASE_ROUTES: handlers.Routes = (
-    ("health", ssh.HealthHandler),
-    ("ready", ssh.ReadyHandler),
-    ("oauth_callback", ssh_keys.OAuthCallbackPage),
-    ("keys", ssh_keys.KeysPage),
-    (f"keys/{_NUMBER}/remove", ssh_keys.RemoveKeyButton),
-    (f"keys/suggestions/{_NUMBER}/import", ssh_keys.ImportSuggestionButton),
-    ("keys/start-on-connect", ssh_keys.StartOnConnectButton),
-    ("api/keys", ssh.OwnKeysHandler),
-    (f"api/keys/{_NUMBER}", ssh.OwnKeyHandler),
-    ("api/key-suggestions", ssh.KeySuggestionsHandler),
-    (f"api/users/{_NAME}/keys", ssh.UserKeysHandler),
-    (f"api/users/{_NAME}/keys/{_NUMBER}/used", ssh.KeyUsedHandler),
-    ("notices", notices.NoticesPage),
-    ("notices/settings", notices.NotificationSettingsButton),
-    (r"notices/([0-9a-f]{16})/keep", notices.KeepAliveButton),
-    ("api/notices", api_notices.NoticesHandler),
-    (r"api/notices/([0-9a-f]{16})/seen", api_notices.NoticeReadHandler),
-    (r"api/notices/([0-9a-f]{16})/keep", api_notices.NoticeKeepAliveHandler),
-    (f"api/users/{_NAME}/servers/{_NAME}/pending-job", pending.PendingJobHandler),
-    (f"wait/{_NAME}/{_NAME}", portal_pending.PendingPage),
-    (f"wait/{_NAME}/{_NAME}/cancel", portal_pending.CancelButton),
-    (f"wait/{_NAME}/{_NAME}/go-on", portal_pending.StartAgainButton),
-    (r"api/jobs/(j-[a-z2-7]{12})/keep-alive", activity.KeepAliveHandler),
-    ("api/kernels", activity.KernelReportHandler),
-    ("api/wrong-ports", activity.WrongPortHandler),
-    ("api/ssh-sessions", activity.SshSessionReportHandler),
-    ("api/idle", activity.CullReportHandler),
-)
+_NUMBER, _NAME, _NODE = r"(\d{1,9})", r"([^/]*)", r"([a-z0-9.-]{1,253})"
+_JOB, _REQUEST = f"({JOB_ID.pattern})", r"([0-9a-f]{16})"  # a request for an approval, or a notice
+_INTERNAL_JOB, _INTERNAL_USER = f"api/internal/jobs/{_JOB}", f"api/internal/users/{_NAME}"
 
 
 _FOREVER = "public, max-age=31536000, immutable"
@@ -204,27 +72,115 @@ class StaticHandler(ManagerHandler):
         self.finish(file.content)
 
 
-STATIC_ROUTES = ((r"static/([\w@/.-]+)", StaticHandler),)
-
-
-_THROWN_AWAY = 256 * 1024 * 1024
-# The addresses of every part, as patterns below the service's prefix.
-PARTS: tuple[handlers.Routes, ...] = (
-    BASE_ROUTES,
-    STATIC_ROUTES,
-    HISTORY_ROUTES,
-    HISTORY_PAGE_ROUTES,
-    LOG_ROUTES,
-    USAGE_ROUTES,
-    metrics.METRICS_ROUTES,
-    ssh.ACCESS_ROUTES,
-    ssh.CONFIG_ROUTES,
-    ssh.START_ROUTES,
-    PORTAL_ROUTES,
-    INTERNAL_ROUTES,
-    REST_ROUTES,
-    APPROVAL_ROUTES,
+# Every address, as a pattern below the service's prefix.
+ROUTES: Routes = (
+    ("health", ssh.HealthHandler),
+    ("ready", ssh.ReadyHandler),
+    ("oauth_callback", ssh_keys.OAuthCallbackPage),
+    (r"static/([\w@/.-]+)", StaticHandler),
+    # Pages.
+    ("", my_jobs.MyJobsPage),
+    ("new", my_jobs.NewJobPage),
+    ("start", my_jobs.StartButton),
+    ("tensorboard", my_jobs.TensorBoardButton),
+    ("remove", my_jobs.RemoveButton),
+    (f"jobs/{_JOB}", job.JobPage),
+    (f"jobs/{_JOB}/stop", my_jobs.StopButton),
+    (f"jobs/{_JOB}/keep", my_jobs.KeepJobButton),
+    (f"jobs/{_JOB}/log", portal_logs.LogPage),
+    (f"jobs/{_JOB}/usage", portal_history.UsagePage),
+    ("queue", lists.QueuePage),
+    ("cluster", lists.ClusterPage),
+    ("cluster/cordon", lists.CordonButton),
+    (f"cluster/{_NODE}/uncordon", lists.UncordonButton),
+    ("cluster/history", portal_history.ClusterHistoryPage),
+    (advice.PAGE, advice.AdvicePage),
+    (f"{advice.PAGE}/run", advice.RunButton),
+    (f"{advice.PAGE}/cancel", advice.CancelRunButton),
+    ("history", portal_history.HistoryPage),
+    ("teams", lists.TeamsPage),
+    ("all", lists.AllJobsPage),
+    ("preview", preview.PreviewPage),
+    ("approvals", approvals.ApprovalsPage),
+    (f"approvals/{_REQUEST}/approve", approvals.ApproveButton),
+    (f"approvals/{_REQUEST}/deny", approvals.DenyButton),
+    ("notices", notices.NoticesPage),
+    ("notices/settings", notices.NotificationSettingsButton),
+    (f"notices/{_REQUEST}/keep", notices.KeepAliveButton),
+    (f"wait/{_NAME}/{_NAME}", portal_pending.PendingPage),
+    (f"wait/{_NAME}/{_NAME}/cancel", portal_pending.CancelButton),
+    (f"wait/{_NAME}/{_NAME}/go-on", portal_pending.StartAgainButton),
+    ("keys", ssh_keys.KeysPage),
+    (f"keys/{_NUMBER}/remove", ssh_keys.RemoveKeyButton),
+    (f"keys/suggestions/{_NUMBER}/import", ssh_keys.ImportSuggestionButton),
+    ("keys/start-on-connect", ssh_keys.StartOnConnectButton),
+    ("ssh-config", ssh.SshConfigFileHandler),
+    ("ssh-known-hosts", ssh.KnownHostsFileHandler),
+    # REST, for people and programs.
+    ("api/jobs", submit.JobsHandler),
+    (f"api/jobs/{_JOB}", submit.JobHandler),
+    (f"api/jobs/{_JOB}/events", jobs.JobEventsHandler),
+    (f"api/jobs/{_JOB}/cancel", submit.CancelHandler),
+    (f"api/jobs/{_JOB}/requeue", submit.RequeueHandler),
+    (f"api/jobs/{_JOB}/approve", api_approvals.ApproveHandler),
+    (f"api/jobs/{_JOB}/deny", api_approvals.DenyHandler),
+    (f"api/jobs/{_JOB}/keep-alive", activity.KeepAliveHandler),
+    (f"api/jobs/{_JOB}/logs", logs.LogsHandler),
+    (f"api/jobs/{_JOB}/log", logs.LogHandler),
+    (f"api/jobs/{_JOB}/pod-events", logs.PodEventsHandler),
+    (f"api/jobs/{_JOB}/usage", history.JobUsageHandler),
+    (f"api/users/{_NAME}/servers/{_NAME}/pending-job", pending.PendingJobHandler),
+    ("api/queue", cluster.QueueHandler),
+    ("api/quota", cluster.QuotaHandler),
+    ("api/cluster", cluster.ClusterHandler),
+    (f"api/nodes/{_NODE}/cordon", cluster.CordonHandler),
+    (f"api/nodes/{_NODE}/uncordon", cluster.UncordonHandler),
+    ("api/approvals", api_approvals.ApprovalsHandler),
+    ("api/notices", api_notices.NoticesHandler),
+    (f"api/notices/{_REQUEST}/seen", api_notices.NoticeReadHandler),
+    (f"api/notices/{_REQUEST}/keep", api_notices.NoticeKeepAliveHandler),
+    ("api/events", events.EventStreamHandler),
+    ("api/history/gpu-hours", history.GpuHoursHandler),
+    (r"api/history/gpu-hours\.csv", history.GpuHoursCsvHandler),
+    ("api/idle", activity.CullReportHandler),
+    ("api/metrics", metrics.MetricsHandler),
+    ("api/keys", ssh.OwnKeysHandler),
+    (f"api/keys/{_NUMBER}", ssh.OwnKeyHandler),
+    ("api/ssh-config", ssh.SshConfigHandler),
+    ("api/ssh-settings", ssh.SshSettingsHandler),
+    (r"api/openapi\.json", openapi.OpenApiHandler),
+    # For jobs and the SSH gateway.
+    ("api/kernels", activity.KernelReportHandler),
+    ("api/wrong-ports", activity.WrongPortHandler),
+    ("api/key-suggestions", ssh.KeySuggestionsHandler),
+    (f"api/users/{_NAME}/keys", ssh.UserKeysHandler),
+    (f"api/users/{_NAME}/keys/{_NUMBER}/used", ssh.KeyUsedHandler),
+    ("api/ssh-sessions", activity.SshSessionReportHandler),
+    ("api/ssh-access", ssh.SshAccessHandler),
+    (f"api/ssh-starts/{_NAME}/{_NAME}", ssh.SshStartHandler),
+    # For the Hub alone.
+    (f"{_INTERNAL_JOB}/admission", hub.AdmissionHandler),
+    (f"{_INTERNAL_JOB}/released", hub.ReservationReleasedHandler),
+    (f"{_INTERNAL_JOB}/left", hub.LeftInClusterHandler),
+    (f"{_INTERNAL_JOB}/ending", hub.StopReasonHandler),
+    (f"{_INTERNAL_JOB}/log-kept", logs.LogCollectedHandler),
+    (f"{_INTERNAL_USER}/account", hub.UnixAccountHandler),
+    (f"{_INTERNAL_USER}/renamed", hub.UserRenamedHandler),
+    (f"{_INTERNAL_USER}/removed", hub.UserRemovedHandler),
+    (f"{_INTERNAL_USER}/waiting", hub.PendingJobsHandler),
+    (f"{_INTERNAL_USER}/starting", hub.PrepareStartHandler),
+    (f"{_INTERNAL_USER}/interrupted", hub.StartInterruptedHandler),
+    ("api/internal/files", hub.GoodFilesHandler),
+    ("api/internal/free-gpus", hub.FreeGpusHandler),
+    (f"api/internal/templates/{_NAME}/usual-start", hub.UsualStartHandler),
 )
+# Without which the Manager does not start.
+TEMPLATES = (
+    *("my_jobs.html", "job.html", "job_log.html", "usage.html", "queue.html", "wait.html", "all_jobs.html"),
+    *("cluster.html", "cluster_history.html", "policy.html", "history.html", "teams.html"),
+    *("approvals.html", "told.html", "keys.html", "error.html"),
+)
+_THROWN_AWAY = 256 * 1024 * 1024
 DRAIN_SECONDS = 5.0
 
 
@@ -243,11 +199,6 @@ def bind(address: str, port: int) -> list[socket.socket]:
         else:
             sentence = f"Cannot listen on {address} port {port} ({setting}): {error.strerror or error}"
         raise ServerCannotStart(sentence) from error
-
-
-def addresses() -> handlers.Routes:
-    """Every address, as patterns below the service's prefix."""
-    return tuple(route for part in PARTS for route in part)
 
 
 class _Bounded(HTTPMessageDelegate):
@@ -290,7 +241,7 @@ def make_web(manager: handlers.ManagerContext) -> WebApplication:
     """Every address, under the service's prefix."""
     own: dict[str, Any] = {"manager": manager}
     return _Web(
-        [(manager.service.prefix + path, handler, own) for path, handler in addresses()],
+        [(manager.service.prefix + path, handler, own) for path, handler in ROUTES],
         default_handler_class=handlers.NotFound,
         default_handler_args=own,
         cookie_secret=manager.service.cookie_secret(),

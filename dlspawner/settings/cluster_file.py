@@ -23,6 +23,7 @@ from dlspawner.core.config import (
     Toleration,
 )
 from dlspawner.core.gpus import CLAIM, KAI_FRACTION, KAI_MEMORY
+from dlspawner.core.text import listed
 from dlspawner.core.units import GPU
 from dlspawner.core.unix_account import LARGEST, NOBODY, UidRange
 from dlspawner.settings.document import Entry, Problems, Section, did_you_mean
@@ -108,9 +109,8 @@ def unread(root: Entry | None, problems: Problems) -> frozenset[str]:
 
 def checked_without(parts: frozenset[str]) -> str:
     """Returns the note about checks of the other files that were left out."""
-    named = [title for part, title in _CHECKED_AGAINST.items() if part in parts]
-    listed = ", ".join(named[:-1]) + (" and " if named[1:] else "") + named[-1]
-    return f"Until this is mended, teams and templates are checked without the cluster's {listed}."
+    named = listed(title for part, title in _CHECKED_AGAINST.items() if part in parts)
+    return f"Until this is mended, teams and templates are checked without the cluster's {named}."
 
 
 def read_cluster(root: Entry, templates: Collection[str], special_namespace: str | None = None) -> ClusterConfig:

@@ -18,7 +18,8 @@ from dlspawner.core.config import (
     SchedulerName,
     SchedulingConfig,
 )
-from dlspawner.settings.document import Entry, Section, did_you_mean
+from dlspawner.core.text import listed
+from dlspawner.settings.document import Section, did_you_mean
 
 _HOUR = 3600
 _YEAR = 366 * 24 * _HOUR
@@ -101,8 +102,8 @@ def read_scheduler(file: Section, priorities: Collection[PriorityLevel], gpu_typ
     name = section.one_of("name", SchedulerName.NATIVE)
     for key in section.entries.keys() - {"name", *_ENGINE_KEYS[name]}:
         if key in _SCHEDULER:  # else it is a problem already
-            takes = " and ".join(_ENGINE_KEYS[name]) if len(_ENGINE_KEYS[name]) < 3 else ", ".join(_ENGINE_KEYS[name])
-            section.entries[key].problem(f"the scheduler {name.value} takes {takes or 'its name alone'}, no {key}.")
+            takes = listed(_ENGINE_KEYS[name]) or "its name alone"
+            section.entries[key].problem(f"the scheduler {name.value} takes {takes}, no {key}.")
     classes, levels = section.children("priority_classes"), [one.name for one in priorities]
     for level in classes.keys() - set(levels):
         classes[level].problem(f"there is no priority “{level}”{did_you_mean(level, levels)}.")
@@ -114,8 +115,12 @@ def read_scheduler(file: Section, priorities: Collection[PriorityLevel], gpu_typ
     cells, scheduler = section.children("cell_types"), section.get("scheduler_name")
     for kind in cells.keys() - set(gpu_types):
         cells[kind].problem(f"there is no GPU type “{kind}”{did_you_mean(kind, gpu_types)}.")
-    if name is SchedulerName.HIVED:
-        _check_hived(found, read_scheduling(file).classes)
+    if name is SchedulerName.HIVED and read_scheduling(file).classes == PriorityClasses():
+        # Victims are Kubernetes' to preempt, by its priorities.
+        found.problem(
+            "HiveD takes cells back from preemptible jobs only if guaranteed ones have a higher PriorityClass: set "
+            "scheduling.priority_classes."
+        )
     hint, object_ = (
         "the name of an object in the cluster: small letters, digits, dots and dashes",
         _CELL if name is SchedulerName.HIVED else _OBJECT,
@@ -127,15 +132,6 @@ def read_scheduler(file: Section, priorities: Collection[PriorityLevel], gpu_typ
         scheduler.text(_CELL, "the name of a scheduler: letters, digits, dots and dashes") if scheduler else "",
         tuple((kind, entry.text(_CELL, "the name of a cell type")) for kind, entry in cells.items()),
     )
-
-
-def _check_hived(found: Entry, classes: PriorityClasses) -> None:
-    """Victims are Kubernetes' to preempt, by its priorities."""
-    if classes == PriorityClasses():
-        found.problem(
-            "HiveD takes cells back from preemptible jobs only if guaranteed ones have a higher PriorityClass: set "
-            "scheduling.priority_classes."
-        )
 
 
 def _classes(scheduling: Section) -> PriorityClasses:

@@ -149,11 +149,9 @@ def first_value(values: Any) -> str | None:
 
 def _allowances(template: Template, offered: Sequence[Option], settings: Settings, teams: Sequence[Team]) -> str:
     """Returns the GPUs of each team that may pay for such a job."""
-    names = {option.name for option in offered}
-    named = {choice.value for option in offered if option.name == "gpu_type" for choice in option.choices}
-    kinds = [kind for kind in settings.cluster.gpu_types if not named or kind.name in named]
+    kinds = _offered_types(offered, settings.cluster)
     paying = options.usable_teams(template, teams) or (Team(DEFAULT_TEAM),)
-    quotas, preemptible = settings.teams.has_quota, "preemptible" in names
+    quotas, preemptible = settings.teams.has_quota, any(option.name == "preemptible" for option in offered)
     found = (quota_hint(team, kinds, quotas=quotas, preemptible=preemptible) for team in paying)
     return " ".join(one for one in found if one)
 

@@ -241,9 +241,6 @@ class StartingSpawner(KubeSpawner):
     def _left(self) -> float:
         return max(0.0, self._until() - asyncio.get_running_loop().time())
 
-    def _first_list_seconds(self) -> float:
-        return min(float(self.k8s_api_request_retry_timeout), self._left())
-
     def _gpu_resources(self) -> frozenset[str]:
         """Names of resources that are GPUs, for sentences about a lack of them."""
         return frozenset()
@@ -259,7 +256,8 @@ class StartingSpawner(KubeSpawner):
     async def _start_reflector(self, kind: str, *arguments: Any, **more: Any) -> Any:
         """Starts a watch. A start waits for its first list until its deadline; polls and stops wait longer."""
         try:
-            async with asyncio.timeout(self._first_list_seconds() if self._in_start else None):
+            seconds = min(float(self.k8s_api_request_retry_timeout), self._left())
+            async with asyncio.timeout(seconds if self._in_start else None):
                 try:
                     reflector = await super()._start_reflector(kind, *arguments, **more)
                 except SystemExit:  # with user namespaces KubeSpawner would end the Hub; what is wrong is asked below

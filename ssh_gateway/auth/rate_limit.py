@@ -26,7 +26,6 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from ssh_gateway.core.addresses import Network, read_address
-from ssh_gateway.core.proof import _remove_one
 
 
 @dataclass(slots=True)
@@ -116,7 +115,9 @@ class SessionLimit:
         return None
 
     def leave(self, user: str) -> None:
-        _remove_one(self.inside, user)
+        self.inside[user] -= 1
+        if not self.inside[user]:
+            del self.inside[user]
 
 
 ENTRIES = 20_000

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from ssh_gateway.auth.trust import RevocationList
-from ssh_gateway.backends.directory import AuthBackend, BackendUnavailable, JobDirectory
+from ssh_gateway.backends.cluster import ClusterJobDirectory
+from ssh_gateway.backends.directory import BackendUnavailable, HubAndManager
 from ssh_gateway.core.proof import CertificateId, OpenSession, TokenOwner
 from ssh_gateway.log import say
 from ssh_gateway.transport.connection import FAREWELL_SECONDS
@@ -54,8 +55,8 @@ Inside = tuple[RevalidatedSession, OpenSession]
 class Revalidator:
     """Checks sessions: `run` is the one task; ``blocked`` are the blocked users of the latest round."""
 
-    people: AuthBackend
-    places: JobDirectory
+    people: HubAndManager
+    places: ClusterJobDirectory
     seconds: float
     blocked: frozenset[str] | None = None  # None: not known yet
     revocations: RevocationList = field(default_factory=RevocationList)

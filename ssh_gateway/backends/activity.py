@@ -15,21 +15,13 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Protocol
 
-from ssh_gateway.backends.directory import BackendUnavailable
+from ssh_gateway.backends.directory import BackendUnavailable, HubAndManager
 from ssh_gateway.core.proof import SshSessionState
 from ssh_gateway.log import say
-
-
-class ActivitySink(Protocol):
-    """The receiver of activity."""
-
-    async def report_activity(self, user: str, servers: Mapping[str, datetime]) -> None:
-        """Raises BackendUnavailable if the report is not accepted."""
 
 
 class ActivityReporter:
@@ -37,7 +29,7 @@ class ActivityReporter:
 
     def __init__(
         self,
-        reporter: ActivitySink,
+        reporter: HubAndManager,
         interval_seconds: float,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         sessions: SessionReporter | None = None,
@@ -106,13 +98,6 @@ _BETWEEN_SECONDS = 1.0
 Key = tuple[str, str]
 
 
-class SessionSink(Protocol):
-    """The receiver of sessions."""
-
-    async def report_sessions(self, gateway: str, sessions: Sequence[SshSessionState]) -> None:
-        """Raises BackendUnavailable if the report is not accepted."""
-
-
 @dataclass(slots=True)
 class _Job:
     open: int = 0
@@ -125,7 +110,7 @@ class _Job:
 class SessionReporter:
     """Tracks the jobs with sessions; `run` is the one task that reports them."""
 
-    hears: SessionSink
+    hears: HubAndManager
     interval: float
     clock: Callable[[], float] = field(default_factory=lambda: asyncio.get_running_loop().time)
     gateway: str = field(default_factory=lambda: secrets.token_hex(8))

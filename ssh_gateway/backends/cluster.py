@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
-from dlspawner.clients.kubernetes import PODS, SERVICES, KubernetesError, ObjectNotFound, ResourceKind
+from dlspawner.clients.kubernetes import PODS, SERVICES, KubernetesClient, KubernetesError, ObjectNotFound
 from dlspawner.core import naming
 from ssh_gateway.backends.directory import BackendUnavailable, SshEndpoint
 from ssh_gateway.core.routing import JobCondition, JobEndpoint
@@ -22,30 +22,20 @@ Object = dict[str, Any]
 JOBS_AT_ONCE = 50
 
 
-class Cluster(Protocol):
-    """The two calls to Kubernetes that the gateway makes: it lists pods and reads a Service."""
-
-    async def list(
-        self, kind: ResourceKind, namespace: str | None = None, *, labels: str = "", fields: str = ""
-    ) -> list[Object]:
-        """Returns every object that matches."""
-
-    async def get(self, kind: ResourceKind, name: str, namespace: str | None = None) -> Object:
-        """Returns one object; raises NotFound."""
-
-
 class ClusterJobDirectory:
-    """`JobDirectory` by the pods and Services in both namespaces of jobs."""
+    """Answers about users' jobs, by the pods and Services in both namespaces of jobs."""
 
-    def __init__(self, cluster: Cluster, namespace: str, special: str = "") -> None:
+    def __init__(self, cluster: KubernetesClient, namespace: str, special: str = "") -> None:
         self._cluster = cluster
         self._namespaces = tuple(dict.fromkeys(one for one in (namespace, special) if one))
 
     async def jobs(self, user: str) -> tuple[JobEndpoint, ...]:
+        """Returns the jobs of a user in the cluster."""
         pods = await self._pods(naming.user_selector(user))
         return tuple(one for pod, job in _owned(pods, user) for one in read_endpoints(pod, job))
 
     async def endpoint(self, user: str, server: str) -> SshEndpoint | None:
+        """Returns the sshd of a user's running job on exactly this server."""
         owned = _owned(await self._pods(naming.server_selector(user, server)), user)
         if not owned and "." in server:  # one pod of another server's job
             owned = _owned(await self._pods(naming.server_selector(user, server.rpartition(".")[0])), user)
@@ -69,6 +59,7 @@ class ClusterJobDirectory:
         return read_target(pod, service, job)
 
     async def running(self, jobs: Collection[str]) -> frozenset[str]:
+        """Returns those of these jobs that run and are not being stopped."""
         wanted = sorted(jobs)
         parts = [wanted[at : at + JOBS_AT_ONCE] for at in range(0, len(wanted), JOBS_AT_ONCE)]
         pods = [pod for part in parts for pod in await self._pods(naming.jobs_selector(part))]

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from dlspawner.clients import hub as clients_hub
 from dlspawner.clients.manager import (
@@ -26,7 +26,6 @@ from dlspawner.clients.manager import (
     StartStatus,
 )
 from ssh_gateway.core.proof import RegisteredKey, SshSessionState, TokenOwner
-from ssh_gateway.core.routing import JobEndpoint
 from ssh_gateway.log import log, say
 
 KEYS_AT_ONCE = 1000
@@ -61,55 +60,8 @@ class JobNotices:
     notices: tuple[JobNotice, ...] = ()
 
 
-class AuthBackend(Protocol):
-    """Answers about users, keys and tokens."""
-
-    async def registered_keys(self, user: str) -> tuple[RegisteredKey, ...]:
-        """Returns the public keys of a user; none for an unknown user."""
-
-    async def key_used(self, user: str, key: RegisteredKey) -> None:
-        """Notes that a key opened a session just now."""
-
-    async def token_owner(self, token: str) -> TokenOwner | None:
-        """Returns the owner of a token; ``None`` for a token unknown to the Hub."""
-
-    async def servers(self, user: str) -> frozenset[str]:
-        """Returns the servers of a user that the Hub knows, running or not; their pods may be gone already."""
-
-    async def start(self, user: str, server: str) -> StartStatus:
-        """Starts a server if its user permits that, unless it is starting already.
-
-        The state is ``off`` if logins start nothing, ``refused`` if the Manager refuses the start.
-        """
-
-    async def start_status(self, user: str, server: str, job: str) -> StartStatus:
-        """Returns the present status of a requested start; ``job`` is the job of the request."""
-
-    async def report_activity(self, user: str, servers: Mapping[str, datetime]) -> None:
-        """Reports the last use of servers."""
-
-    async def access_state(self, keys: Collection[tuple[str, str]]) -> AccessState:
-        """Returns the blocked users, and which of these keys (user name and fingerprint) are no longer registered."""
-
-    async def deleted_users(self, users: Collection[str]) -> frozenset[str]:
-        """Returns those of these users that no longer exist."""
-
-
-class JobDirectory(Protocol):
-    """Answers about users' jobs."""
-
-    async def jobs(self, user: str) -> tuple[JobEndpoint, ...]:
-        """Returns the jobs of a user in the cluster."""
-
-    async def endpoint(self, user: str, server: str) -> SshEndpoint | None:
-        """Returns the sshd of a user's running job on exactly this server."""
-
-    async def running(self, jobs: Collection[str]) -> frozenset[str]:
-        """Returns those of these jobs that run and are not being stopped."""
-
-
 class HubAndManager:
-    """`AuthBackend` by the REST APIs of the Hub and the Manager."""
+    """Answers about users, keys, tokens and starts, by the REST APIs of the Hub and the Manager."""
 
     def __init__(
         self, hub: clients_hub.HubClient, manager_url: str, token: str, deadline_seconds: float = SECONDS
@@ -118,6 +70,7 @@ class HubAndManager:
         self._manager = ManagerClient(manager_url, token, log, deadline_seconds, repeats=False)
 
     async def registered_keys(self, user: str) -> tuple[RegisteredKey, ...]:
+        """Returns the public keys of a user; none for an unknown user."""
         try:
             keys = await _answered(self._manager.ssh_keys(user))
         except ManagerRejected:
@@ -126,9 +79,11 @@ class HubAndManager:
         return tuple(RegisteredKey(key.id, key.data, key.fingerprint) for key in keys if key is not None)
 
     async def key_used(self, user: str, key: RegisteredKey) -> None:
+        """Notes that a key opened a session just now."""
         await _answered(self._manager.key_used(user, key.id))
 
     async def token_owner(self, token: str) -> TokenOwner | None:
+        """Returns the owner of a token; ``None`` for a token unknown to the Hub."""
         try:
             identity = await self._hub.whoami(token)
         except clients_hub.HubError as error:
@@ -143,6 +98,7 @@ class HubAndManager:
         )
 
     async def servers(self, user: str) -> frozenset[str]:
+        """Returns the servers of a user that the Hub knows, running or not; their pods may be gone already."""
         try:
             known = await self._hub.user(user)
         except clients_hub.HubError as error:
@@ -150,9 +106,14 @@ class HubAndManager:
         return frozenset(known.servers) if known else frozenset()
 
     async def start(self, user: str, server: str) -> StartStatus:
+        """Starts a server if its user permits that, unless it is starting already.
+
+        The state is ``off`` if logins start nothing, ``refused`` if the Manager refuses the start.
+        """
         return await self._status(self._manager.start(user, server))
 
     async def start_status(self, user: str, server: str, job: str) -> StartStatus:
+        """Returns the present status of a requested start; ``job`` is the job of the request."""
         return await self._status(self._manager.start_status(user, server, job))
 
     async def _status(self, answer: Awaitable[StartStatus]) -> StartStatus:
@@ -175,6 +136,7 @@ class HubAndManager:
             raise BackendUnavailable(str(error)) from error
 
     async def access_state(self, keys: Collection[tuple[str, str]]) -> AccessState:
+        """Returns the blocked users, and which of these keys (user name and fingerprint) are no longer registered."""
         pairs = sorted(keys)
         parts = [pairs[at : at + KEYS_AT_ONCE] for at in range(0, len(pairs), KEYS_AT_ONCE)] or [[]]
         try:
@@ -185,6 +147,7 @@ class HubAndManager:
         return AccessState(answers[-1].blocked, gone)
 
     async def deleted_users(self, users: Collection[str]) -> frozenset[str]:
+        """Returns those of these users that no longer exist."""
         if not users:
             return frozenset()
         try:

@@ -10,13 +10,12 @@ The sentences are for users with a verified signature under a certificate that a
 
 from __future__ import annotations
 
-import ipaddress
 import unicodedata
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from ssh_gateway.core.addresses import Network
+from ssh_gateway.core.addresses import Network, read_address
 from ssh_gateway.core.proof import UNBOUND, CertificateId, Identity, SessionBounds, every_server
 
 
@@ -84,13 +83,8 @@ def verify_certificate(certificate: UserCertificate, user: str) -> Identity:
 
 
 def _within(source: str, networks: Sequence[Network]) -> bool:
-    try:
-        address = ipaddress.ip_address(source.partition("%")[0])
-    except ValueError:
-        return False
-    if isinstance(address, ipaddress.IPv6Address):
-        address = address.ipv4_mapped or address
-    return any(address in network for network in networks)
+    address = read_address(source)
+    return address is not None and any(address in network for network in networks)
 
 
 def _time(seconds: float) -> str:

@@ -10,7 +10,6 @@ Rules:
 from __future__ import annotations
 
 import hmac
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -105,12 +104,6 @@ def verify_token(user: str, method: str, bearer: TokenOwner | None) -> Identity 
     if bearer is None or not bearer.person or not hmac.compare_digest(bearer.user.encode(), user.encode()):
         return None
     return Identity(user, method, "token", bearer.opens, starts=bearer.starts)
-
-
-def _remove_one(counts: Counter[str], name: str) -> None:
-    counts[name] -= 1
-    if counts[name] <= 0:
-        del counts[name]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urljoin
 
 from dlspawner.clients.manager import StartStatus
-from ssh_gateway.backends.directory import AuthBackend, BackendUnavailable
+from ssh_gateway.backends.directory import BackendUnavailable, HubAndManager
 from ssh_gateway.session.terminals import escaped
 
 POLL_SECONDS = 1.0
@@ -68,7 +68,7 @@ class _Server:
 class AutoStarter:
     """Starts jobs for all connections; a login waits for ``seconds`` at most, 0 switches starts and waiting off."""
 
-    def __init__(self, people: AuthBackend, url: str, seconds: float, poll_seconds: float = POLL_SECONDS) -> None:
+    def __init__(self, people: HubAndManager, url: str, seconds: float, poll_seconds: float = POLL_SECONDS) -> None:
         self._people = people
         self._url = url
         self._poll = poll_seconds

@@ -22,7 +22,8 @@ from ssh_gateway.auth.rate_limit import Penalties, PenaltyRules, SessionLimit, U
 from ssh_gateway.auth.revalidation import BLOCKED, UNTOLD, RevalidatedSession, Revalidator
 from ssh_gateway.auth.trust import TrustedCas
 from ssh_gateway.backends.activity import ActivityReporter
-from ssh_gateway.backends.directory import AuthBackend, BackendUnavailable, JobDirectory
+from ssh_gateway.backends.cluster import ClusterJobDirectory
+from ssh_gateway.backends.directory import BackendUnavailable, HubAndManager
 from ssh_gateway.core.addresses import Network
 from ssh_gateway.core.packets import RelayPolicy
 from ssh_gateway.core.proof import Identity
@@ -153,8 +154,8 @@ class GatewayContext(ABC):
         self,
         *,
         keys: GatewayKeys,
-        people: AuthBackend,
-        places: JobDirectory,
+        people: HubAndManager,
+        places: ClusterJobDirectory,
         activity: ActivityReporter,
         hub_public_url: str,
         limits: GatewayLimits | None = None,

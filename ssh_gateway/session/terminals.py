@@ -23,11 +23,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
 from dlspawner.clients.manager import JobNotice
 from dlspawner.core.text import with_time
-from ssh_gateway.backends.directory import BackendUnavailable, JobNotices
+from ssh_gateway.backends.directory import BackendUnavailable, HubAndManager
 from ssh_gateway.core import packets
 from ssh_gateway.log import say
 
@@ -150,13 +149,6 @@ _TYPOGRAPHY = str.maketrans({"–": "-", "—": "-", "‘": "'", "’": "'", "�
 _SHUTDOWN = "The SSH gateway is restarting: this connection ends {when}. Your job goes on; connect again in a moment."
 
 
-class Source(Protocol):
-    """The source of notices."""
-
-    async def open_notices(self, version: str, seconds: float) -> JobNotices:
-        """Returns all open notices once their list differs from ``version``, or after ``seconds``."""
-
-
 @dataclass(frozen=True, slots=True)
 class TerminalLine:
     """A notice as a terminal shows it; a line with the same ``id`` is shown once."""
@@ -168,7 +160,7 @@ class TerminalLine:
 class NoticeFollower:
     """The open notices of all jobs; `run` is the one task that requests them."""
 
-    def __init__(self, source: Source, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, source: HubAndManager, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._source = source
         self._now = now
         self._open: dict[tuple[str, str], list[JobNotice]] = {}

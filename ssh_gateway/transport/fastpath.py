@@ -34,7 +34,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from asyncssh.connection import SSHConnection
 from asyncssh.encryption import ChachaEncryption, ETMEncryption, GCMEncryption
@@ -98,12 +98,15 @@ class FastConnection(SSHConnection):
             self._leave_to_asyncssh(data)
 
     def held(self) -> bytes:
+        """Returns the present part of an incomplete packet."""
         held = self._rest or (self._packet + self._inpbuf if self._opens_itself() else b"")
         self._lent = len(held) <= MOST_HELD
         return held if self._lent else b""
 
     def take(self, received: memoryview) -> None:
-        """Relays complete data packets at once; asyncssh receives all others."""
+        """Processes the held bytes and the received ones: relays complete data packets at once, asyncssh receives all
+        others.
+        """
         if self._transport is None:
             return
         outermost = not self._buffers.reading
@@ -502,13 +505,6 @@ _RANDOM = 4096
 _SAMPLED = 64
 
 
-class PacketWriter(Protocol):
-    """A connection that can own the packets in `SharedBuffers`."""
-
-    def write(self, data: memoryview) -> None:
-        """Writes ``data``, which is valid until the call returns."""
-
-
 class SharedBuffers:
     """The buffers of one event loop.
 
@@ -526,7 +522,7 @@ class SharedBuffers:
         self.relayed: Callable[[float], object] = lambda _seconds: None
         self._reads, self._since = 0, 0.0
         self.writing = False  # a full connection reports that during its write, and another one may want to send then
-        self._owner: PacketWriter | None = None
+        self._owner: FastConnection | None = None
         self._random, self._spent = b"", 0
 
     def begin(self) -> None:
@@ -549,7 +545,7 @@ class SharedBuffers:
         start, self._spent = self._spent, self._spent + size
         return self._random[start : self._spent]
 
-    def make_room(self, owner: PacketWriter, size: int) -> None:
+    def make_room(self, owner: FastConnection, size: int) -> None:
         """Makes room for the owner's next packet; packets of another owner, or too many, are sent first."""
         if self._owner is not owner or self.left() < size:
             self.flush()
@@ -559,7 +555,7 @@ class SharedBuffers:
         """Returns the number of free bytes."""
         return len(self.sealed) - self.filled
 
-    def flush_of(self, owner: PacketWriter) -> None:
+    def flush_of(self, owner: FastConnection) -> None:
         if self._owner is owner:
             self.flush()
 
@@ -588,21 +584,6 @@ def shared_buffers() -> SharedBuffers:
     return _of_thread.buffers
 
 
-class BufferedSink(Protocol):
-    """The receiver of a `BufferedReader`."""
-
-    def held(self) -> bytes:
-        """Returns the present part of an incomplete packet."""
-
-    def take(self, received: memoryview) -> None:
-        """Processes the held bytes and the received ones."""
-
-    def eof_received(self) -> None: ...
-    def pause_writing(self) -> None: ...
-    def resume_writing(self) -> None: ...
-    def connection_lost(self, exc: Exception | None) -> None: ...
-
-
 class BufferedReader(asyncio.BufferedProtocol):
     """Reads into the shared buffer, behind the held bytes.
 
@@ -612,7 +593,7 @@ class BufferedReader(asyncio.BufferedProtocol):
     wait meanwhile.
     """
 
-    def __init__(self, leg: BufferedSink) -> None:
+    def __init__(self, leg: FastConnection) -> None:
         self._leg = leg
         self._held = 0
         self._much = False

@@ -278,14 +278,12 @@ class NodeSearch:
         """True if a private cluster would make the job wait, too: then it has no claim on the shares of others."""
         if not self.share:
             return False
-        if not self.world.config_cache(("share holds", self.request.team, self.request.request), self._share_holds):
+        question = ("share holds", self.request.team, self.request.request)
+        if not self.world.config_cache(question, lambda: self._fits(self.share)):
             return False
         least, own = min(pod.gpus for pod in self.pods), stop if self._is_of_own(stop) else None
         left = {room.node.name: self._share_left(room, own) for room in self._share_nodes()}
         return not self._fits({name: gpus for name, gpus in left.items() if gpus >= least and name not in kept})
-
-    def _share_holds(self) -> bool:
-        return self._fits(self.share)
 
     def _fits(self, gpus: Mapping[str, int]) -> bool:
         """True if these nodes could hold the job with so many GPUs each, and everything else without end."""
@@ -417,17 +415,14 @@ class NodeSearch:
         if not owed and not any(space.meets(space) for space in missing.values()):
             return self._ending(nodes)
         if self.short:  # the quota is missing wherever the jobs are that hold it
-            stoppable = {job.id: job for job in self.world.jobs.values() if stop(job) and self._same_type(job)}
+            jobs = (job for job in self.world.jobs.values() if job.request.gpu_type == self.kind)
         else:
             jobs = (self.world.jobs[name] for room in rooms.values() for name in room.allocations)
-            stoppable = {job.id: job for job in jobs if stop(job)}
+        stoppable = {job.id: job for job in jobs if stop(job)}
         victims = choose_victims(
             missing, self.resource, order_candidates(stoppable.values(), self.world, self.now), owed
         )
         return None if not victims else Preempt(tuple(job.id for job in victims), nodes)
-
-    def _same_type(self, job: Job) -> bool:
-        return job.request.gpu_type == self.kind
 
     def _ending(self, nodes: Nodes) -> Blocked:
         leaving = [

@@ -58,11 +58,13 @@ def decide(turn: Transaction, request: ApprovalRequest, word: Decision) -> bool:
         return False
     standing = ApprovalState.APPROVED if word.approved else ApprovalState.DENIED
     said = replace(request, standing=standing, at=turn.now, by=word.by, reason=clean(word.reason, LONGEST_REASON))
+    by_whom = decision_sentence(said)
     if word.approved:
-        _approve(turn, record, said, more=len(waits) > 1)
+        _approve(turn, record, said, by_whom, more=len(waits) > 1)
     else:
-        lifecycle.deny(turn, record, said, decision_sentence(said))
-        notify.post(turn, record.job, notice_model.NoticeKind.DENIED, denied_sentence(said), cause=said.id)
+        lifecycle.deny(turn, record, said, by_whom)
+        text = f"Denied: {said.what}. The request has ended. It was denied {_ended(by_whom)}"
+        notify.post(turn, record.job, notice_model.NoticeKind.DENIED, text, cause=said.id)
     log.info(
         "approval kind=%s team=%s job=%s user=%s gpus=%g decision=%s by=%s",
         *(said.kind.value, said.team, said.job, said.user, said.gpus / 1000, standing.value, said.by),
@@ -70,12 +72,13 @@ def decide(turn: Transaction, request: ApprovalRequest, word: Decision) -> bool:
     return True
 
 
-def _approve(turn: Transaction, record: JobRecord, said: ApprovalRequest, *, more: bool) -> None:
+def _approve(turn: Transaction, record: JobRecord, said: ApprovalRequest, by_whom: str, *, more: bool) -> None:
     """``more``: another request of the job is pending."""
     job = _granted(record.job, said.kind)
-    record = lifecycle.approve(turn, replace(record, job=job), said, decision_sentence(said), more=more)
+    record = lifecycle.approve(turn, replace(record, job=job), said, by_whom, more=more)
     if not more:
-        notify.post(turn, record.job, notice_model.NoticeKind.APPROVED, approved_sentence(said), cause=said.id)
+        text = f"Approved: {said.what}. It was approved {_ended(by_whom)}"
+        notify.post(turn, record.job, notice_model.NoticeKind.APPROVED, text, cause=said.id)
 
 
 def forget_denial(turn: Transaction, user: str, server: str) -> None:
@@ -154,14 +157,6 @@ def outcome_sentence(request: ApprovalRequest) -> str:
             return "Nobody has to decide it any more: it was withdrawn."
         case _:
             assert_never(request.standing)
-
-
-def approved_sentence(request: ApprovalRequest) -> str:
-    return f"Approved: {request.what}. It was approved {_ended(decision_sentence(request))}"
-
-
-def denied_sentence(request: ApprovalRequest) -> str:
-    return f"Denied: {request.what}. The request has ended. It was denied {_ended(decision_sentence(request))}"
 
 
 def pending_sentence(request: ApprovalRequest, team: Team) -> str:

@@ -356,7 +356,8 @@ class AdmissionService:
         return _logged(question, self._admitted(starting, Reason.ADMITTED.value, self._reservation.total_seconds()))
 
     def _admitted(self, job: Job, reason: str, seconds: float) -> AdmissionResponse:
-        return AdmissionResponse(*("admit", reason), (), seconds, _preferred_nodes(job), job.ports, self.additions(job))
+        nodes = job.nodes if job.request.gpu_type is not None else ()  # without GPUs Kubernetes' scheduler knows best
+        return AdmissionResponse("admit", reason, (), seconds, nodes, job.ports, self.additions(job))
 
 
 def _requested_job(world: ClusterState, now: datetime, question: AdmissionRequest) -> Job | Refuse:
@@ -399,11 +400,6 @@ def _moved(before: Job, after: Job, world: ClusterState) -> str:
         f"“{team.title or team.name}”" if (team := world.team(one.team)) else f"“{one.team}”" for one in (before, after)
     )
     return f"Your job does not count for team {old} any more: it is now one of team {new}, at the place it gets there."
-
-
-def _preferred_nodes(job: Job) -> tuple[str | None, ...]:
-    """Returns the nodes that the pods are to prefer; for jobs without GPUs Kubernetes' scheduler knows best."""
-    return job.nodes if job.request.gpu_type is not None else ()
 
 
 def _is_no_larger(wanted: Job, known: Job) -> bool:

@@ -116,7 +116,6 @@ class LeaderElector:
     log_reader: LogReader | None = None
     is_leader: bool = False  # as far as is known; otherwise another Manager leads
     identity: str = field(default_factory=lambda: secrets.token_hex(8))
-    _term: int = 0
     _scheduler: SchedulerName = SchedulerName.NATIVE  # of this term
     _unprotected: bool = False  # nothing enforces the NetworkPolicies
     _told: tuple[Problem, ...] | None = ()  # the problems of the files that administrators were told
@@ -137,7 +136,6 @@ class LeaderElector:
                     await asyncio.sleep(_POLL_SECONDS)
                     continue
                 log.info("lease term=%d holder=%s taken", term, self.identity)
-                self._term = term
                 await self._lead_until_lost(term)
         finally:
             with contextlib.suppress(DatabaseUnavailable):
@@ -369,7 +367,7 @@ class LeaderElector:
             pods=reconciler.pod_identities,
             now=self.now,
         )
-        culler = Culler(evidence, self.ledger, self.cull_every)
+        culler = Culler(evidence, self.ledger)
         await culler.load()
         store.keep_alive = culler.keep_alive
         return culler

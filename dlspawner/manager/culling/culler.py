@@ -70,11 +70,10 @@ class _Warnings:
 
 @dataclass(slots=True)
 class Culler:
-    """The rounds of one leader: `evaluate_all` runs every ``look_seconds``."""
+    """The rounds of one leader: `evaluate_all` runs every ``Manager.cull_every`` seconds."""
 
     evidence: ActivityCollector
     ledger: JobRepository
-    look_seconds: float = 30.0
     report: CullReport | None = None
     _dry: frozenset[tuple[str, Cause]] = frozenset()
     _idle: dict[str, datetime] = field(default_factory=dict)  # since when, by job, as written down
@@ -224,7 +223,11 @@ class Culler:
 
     def _log_dry(self, judged: Iterable[JobEvaluation]) -> None:
         """Once for each job that would have been stopped."""
-        would = {(one.job.id, one.decision.why): one for one in judged if _would_stop(one)}
+        would = {
+            (one.job.id, one.decision.why): one
+            for one in judged
+            if isinstance(one.decision, StopJob) and one.decision.dry_run
+        }
         for key in would.keys() - self._dry:
             job, since = would[key].job, would[key].decision.idle_since
             line = "dry run: job=%s user=%s server=%s would be stopped reason=%s since=%s"
@@ -242,10 +245,6 @@ class Culler:
             except (NotLeader, DatabaseUnavailable):
                 activities.changed |= changed
                 raise
-
-
-def _would_stop(one: JobEvaluation) -> bool:
-    return isinstance(one.decision, StopJob) and one.decision.dry_run
 
 
 def _is_void(warned: SentWarning, one: JobEvaluation) -> bool:

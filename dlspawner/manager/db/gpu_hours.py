@@ -29,7 +29,7 @@ Hours = dict[tuple[date, str], GpuTime]  # by day, and by team, person or GPU ty
 _KEYS = {GroupBy.TEAM: "team", GroupBy.USER: "user_name", GroupBy.GPU_TYPE: "gpu_type"}
 _AMOUNTS = ("requested", "allocated", "measured", "used", "reclaimed")
 _FREE = ("total", "free", "unschedulable", "fragmented")
-_OF_JOBS = ("job", "team", "user_name", "gpu_type", "gpus_milli", "submitted", "started", "ended")
+_OF_JOBS = ("job", "team", "user_name", "gpu_type", "gpus_milli")
 _TOLD = [jobs.c[name] for name in (*_OF_JOBS, "stop_reason", "folded_until")]
 _TOGETHER = 1000  # jobs that are read and thought about before the next statement
 
@@ -87,7 +87,7 @@ def read_past_jobs(connection: Connection, since: datetime) -> list[PastJob]:
     ).partitions():
         steps = _steps(connection, [row.job for row in rows])
         for row in rows:
-            known = tuple(step for step, _ in steps.get(row.job, ())) or _without_events(row)
+            known = tuple(step for step, _ in steps.get(row.job, ()))
             pods = zip(json.loads(row.nodes), read_request(row.request).pods, strict=False)
             nodes = tuple((node, pod.gpus) for node, pod in pods if node and pod.gpus)
             found.append(PastJob(JobTimeline(row.gpus_milli, known), row.gpu_type or "", nodes))
@@ -201,15 +201,9 @@ def _owner(row: Any) -> HoursOwner:
 
 
 def _life(row: Any, steps: Sequence[tuple[Step, int | None]]) -> JobTimeline:
-    known = tuple(step for step, _ in steps) or _without_events(row)
+    known = tuple(step for step, _ in steps)
     sizes = tuple(row.gpus_milli if size is None else size for _, size in steps)
     return JobTimeline(row.gpus_milli, known, row.folded_until, row.stop_reason == IDLE, row.again, sizes)
-
-
-def _without_events(row: Any) -> tuple[Step, ...]:
-    """Of a job from before events were written down."""
-    known = [(row.submitted, JobState.QUEUED), (row.started, JobState.RUNNING), (row.ended, JobState.ENDED)]
-    return tuple((at, state) for at, state in known if at is not None)
 
 
 def _add(connection: Connection, table: Table, keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:

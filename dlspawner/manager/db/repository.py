@@ -252,7 +252,8 @@ class JobRepository:
 
         def note(connection: Connection) -> None:
             _check(connection, term)
-            for some in _in_parts(sorted(facts), _ROWS):
+            names = sorted(facts)
+            for some in (names[at : at + _ROWS] for at in range(0, len(names), _ROWS)):
                 activity.write_activities(connection, {job: facts[job] for job in some})
             activity.sweep_activities(connection)
 
@@ -291,10 +292,6 @@ def _write_usage(connection: Connection, usage: Mapping[str, DecayedUsage]) -> N
     rows = [{"team": team, "amount": one.amount, "since": one.since, "rate": one.rate} for team, one in usage.items()]
     if rows:
         connection.execute(insert(team_usage), rows)
-
-
-def _in_parts(names: Sequence[str], size: int) -> list[Sequence[str]]:
-    return [names[at : at + size] for at in range(0, len(names), size)]
 
 
 def _known(connection: Connection, ids: Collection[str]) -> set[str]:

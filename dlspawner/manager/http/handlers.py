@@ -7,17 +7,17 @@ and the Hub's own error page for people; what a client did wrong is never a 5xx,
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import http
 import json
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from http.client import responses
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from jinja2 import Environment
 from jupyterhub.services.auth import HubOAuthenticated
@@ -53,29 +53,15 @@ def admission_of(manager: ManagerContext) -> AdmissionService:
     return acting.admission
 
 
-@dataclass(slots=True)
-class _Lock:
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    users: int = 0
-
-
-@dataclass(slots=True)
 class NamedLocks:
     """Locks by name: holders of the same name run one after the other."""
 
-    _locks: dict[tuple[str, ...], _Lock] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._locks = WeakValueDictionary[tuple[str, ...], asyncio.Lock]()
 
-    @contextlib.asynccontextmanager
-    async def held(self, *name: str) -> AsyncIterator[None]:
-        one = self._locks.setdefault(name, _Lock())
-        one.users += 1
-        try:
-            async with one.lock:
-                yield
-        finally:
-            one.users -= 1
-            if not one.users:
-                del self._locks[name]
+    def of(self, *name: str) -> asyncio.Lock:
+        """Returns the lock, which is there as long as it is held or waited for."""
+        return self._locks.setdefault(name, asyncio.Lock())
 
 
 MAX_JSON = 64 * 1024
@@ -233,6 +219,11 @@ class ManagerHandler(RequestHandler):
 
 
 class JsonHandler(ManagerHandler):
+    @property
+    def admission(self) -> AdmissionService:
+        """Returns the admission service; 503 on a Manager that does not lead."""
+        return admission_of(self.manager)
+
     def read_body(self, model: type[Model], most: int = MAX_JSON) -> Model:
         """Returns the body; 400 for what is no JSON object, 422 with sentences for wrong fields."""
         kind = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
@@ -253,26 +244,23 @@ class JsonHandler(ManagerHandler):
         """Returns None: no client caches the answer (``Cache-Control``), so an ETag would be of no use."""
         return None
 
-    def reply(self, content: BaseModel, status: int = 200) -> None:
+    def reply(self, content: BaseModel | Mapping[str, object], status: int = 200) -> None:
         """Send JSON; fields that were not set are left out."""
         self.set_status(status)
         self.set_header("Content-Type", "application/json")
         self.finish(as_json(content))
 
 
-def for_hub(handler: ManagerHandler) -> HubIdentity:
-    """Requires the Hub's own token; 403 for any other, an administrator's too."""
-    if not is_hub(handler.manager.service, handler.request.headers.get("Authorization", "")):
-        raise HttpProblem(403, "Only the Hub may ask this.")
-    return HubIdentity("hub", IdentityKind.SERVICE, frozenset())
-
-
 class HubOnlyHandler(JsonHandler):
+    """Requires the Hub's own token; 403 for any other, an administrator's too."""
+
     identity: HubIdentity | None = None
 
     def prepare(self) -> None:
         super().prepare()
-        self.identity = for_hub(self)
+        if not is_hub(self.manager.service, self.request.headers.get("Authorization", "")):
+            raise HttpProblem(403, "Only the Hub may ask this.")
+        self.identity = HubIdentity("hub", IdentityKind.SERVICE, frozenset())
 
 
 class IdentityHandler(HubOAuthenticated, ManagerHandler):
@@ -326,7 +314,7 @@ class IdentityHandler(HubOAuthenticated, ManagerHandler):
 
 
 class ApiHandler(JsonHandler, IdentityHandler):
-    def reply(self, content: BaseModel, status: int = 200) -> None:
+    def reply(self, content: BaseModel | Mapping[str, object], status: int = 200) -> None:
         self.tell_presence()
         super().reply(content, status)
 

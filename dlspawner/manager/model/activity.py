@@ -13,17 +13,16 @@ clocks of pods and gateways are theirs. Times without evidence count as use:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from dlspawner.clients.prometheus import GpuSample, JobMetrics
 from dlspawner.core.config import Culling
 from dlspawner.core.idle import (
     SSH_REPORT_TIMEOUT,
-    Cause,
     GpuUse,
     JobActivity,
     SentWarning,
@@ -215,43 +214,13 @@ def _latest(*times: datetime | None) -> datetime | None:
     return max((at for at in times if at is not None), default=None)
 
 
-# In the database
+_FACTS = TypeAdapter(ActivityRecord)
 
 
 def write_facts(facts: ActivityRecord) -> str:
-    """Facts as JSON."""
-    return json.dumps(asdict(facts), default=_plain)
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, Cause):
-        return value.value
-    raise TypeError(type(value).__name__)
+    """Facts as JSON, for the database."""
+    return _FACTS.dump_json(facts).decode()
 
 
 def read_facts(text: str) -> ActivityRecord:
-    """The facts that `write_facts` wrote."""
-    content: dict[str, Any] = json.loads(text)
-    times = ("kernel_report", "kernel_busy", "ssh", "ssh_report", "kept", "log_writer_active")
-    return ActivityRecord(
-        **{name: _time(content.get(name)) for name in times},
-        ssh_by=content.get("ssh_by", ""),
-        ssh_open=content["ssh_open"],
-        ssh_gateway=content["ssh_gateway"],
-        gpus=tuple((name, _use(use)) for name, use in content["gpus"]),
-        warned=tuple(
-            SentWarning(datetime.fromisoformat(one["at"]), one["percent"], Cause(one["why"]))
-            for one in content["warned"]
-        ),
-    )
-
-
-def _use(content: Mapping[str, Any]) -> GpuUse:
-    since, last = datetime.fromisoformat(content["since"]), datetime.fromisoformat(content["last"])
-    return GpuUse(since, last, _time(content["last_busy"]), content["memory_bytes"])
-
-
-def _time(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
+    return _FACTS.validate_json(text)

@@ -6,16 +6,15 @@ resources of each node, also after a change of cluster.yaml.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from dlspawner.core.config import SpecialPermission, Toleration
+from pydantic import TypeAdapter
+
 from dlspawner.core.job import Job, JobState, Permissions
-from dlspawner.core.nodes import Expression, NodePlacement
-from dlspawner.core.resources import PodRequest, ResourceRequest
+from dlspawner.core.resources import ResourceRequest
 from dlspawner.manager.model.approval_request import ApprovalRequest
 from dlspawner.manager.model.event_reason import EventReason
 
@@ -163,58 +162,35 @@ class JobEvent:
     requests: tuple[ApprovalRequest, ...] = ()
 
 
+# In the database, as JSON; what has its usual value in few pods is left out.
+
+_REQUEST, _SPECIAL = TypeAdapter(ResourceRequest), TypeAdapter(Permissions)
+_PODS, _PORTS = TypeAdapter(tuple[PodRef | None, ...]), TypeAdapter(tuple[tuple[int, ...], ...])
+
+
 def write_request(charge: ResourceRequest) -> str:
-    return json.dumps({"gpu_type": charge.gpu_type, "pods": [asdict(pod) for pod in charge.pods]})
-
-
-def write_special(special: Permissions | None) -> str | None:
-    if special is None:
-        return None
-    return json.dumps({**asdict(special), "special": [one.value for one in special.special]})
-
-
-def read_special(text: str | None) -> Permissions | None:
-    if not text:
-        return None
-    content = json.loads(text)
-    return Permissions(**{**content, "special": tuple(map(SpecialPermission, content["special"]))})
-
-
-def read_ports(text: str) -> tuple[tuple[int, ...], ...]:
-    return tuple(map(tuple, json.loads(text)))
-
-
-def write_pods(pods: Sequence[PodRef | None]) -> str:
-    return json.dumps([None if pod is None else _written(pod) for pod in pods])
-
-
-def _written(pod: PodRef) -> dict[str, object]:
-    """Leaves out what few pods have."""
-    few = {"namespace", "role", "grown", "ended"}
-    return {key: value for key, value in asdict(pod).items() if key not in few or value}
-
-
-def read_pods(text: str) -> tuple[PodRef | None, ...]:
-    return tuple(None if one is None else PodRef(**one) for one in json.loads(text))
+    return _REQUEST.dump_json(charge, exclude={"gpus", "extended", "_hash"}).decode()
 
 
 def read_request(text: str) -> ResourceRequest:
-    content = json.loads(text)
-    return ResourceRequest(content["gpu_type"], tuple(_pod(one) for one in content["pods"]))
+    return _REQUEST.validate_json(text)
 
 
-def _pod(content: Mapping[str, Any]) -> PodRequest:
-    extended = tuple((name, amount) for name, amount in content.get("extended", ()))
-    return PodRequest(**{**content, "placement": _placement(content["placement"]), "extended": extended})
+def write_special(special: Permissions | None) -> str | None:
+    return None if special is None else _SPECIAL.dump_json(special).decode()
 
 
-def _placement(content: Mapping[str, Any]) -> NodePlacement:
-    return NodePlacement(
-        selector=tuple((key, value) for key, value in content["selector"]),
-        terms=tuple(
-            tuple(Expression(one["key"], one["operator"], tuple(one["values"])) for one in term)
-            for term in content["terms"]
-        ),
-        tolerations=tuple(Toleration(**one) for one in content["tolerations"]),
-        node=content["node"],
-    )
+def read_special(text: str | None) -> Permissions | None:
+    return _SPECIAL.validate_json(text) if text else None
+
+
+def write_pods(pods: Sequence[PodRef | None]) -> str:
+    return _PODS.dump_json(tuple(pods), exclude_defaults=True).decode()
+
+
+def read_pods(text: str) -> tuple[PodRef | None, ...]:
+    return _PODS.validate_json(text)
+
+
+def read_ports(text: str) -> tuple[tuple[int, ...], ...]:
+    return _PORTS.validate_json(text)

@@ -22,7 +22,7 @@ from dlspawner.clients.hub import HubClient
 from dlspawner.clients.kubernetes import NAMESPACES, PODS, Conflict, KubernetesClient
 from dlspawner.clients.manager import StartStatus, read_key
 from ssh_gateway.backends.cluster import ClusterJobDirectory, condition, read_target
-from ssh_gateway.backends.directory import AuthBackend, BackendUnavailable, HubAndManager, JobDirectory, SshEndpoint
+from ssh_gateway.backends.directory import BackendUnavailable, HubAndManager, SshEndpoint
 from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.core.routing import JobCondition
 from tests.component.gateway.cluster import NAMESPACE, create_pod, create_service, job
@@ -38,7 +38,7 @@ HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHFc0GDwAZFcXyQ8d0h5pqS4Sy1ZMzIP
 class Registry:
     """Users, and the way to give them keys and tokens."""
 
-    people: AuthBackend
+    people: HubAndManager
     register: Callable[[str, asyncssh.SSHKey], None]
     token: Callable[[str], str]
 
@@ -156,7 +156,7 @@ def test_unreadable_key_is_ignored(entry: object) -> None:
 class PlacedJobs:
     """A directory of jobs, and the function that adds a running job."""
 
-    places: JobDirectory
+    places: ClusterJobDirectory
     launch: Callable[[str, str], object]
 
 

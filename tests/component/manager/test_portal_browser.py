@@ -146,7 +146,7 @@ class Filled:
 def addresses(job: str, waits: str) -> list[str]:
     """Of every page, with this job, and this request, in the place of each name."""
     found = []
-    for pattern, _ in server.addresses():
+    for pattern, _ in server.ROUTES:
         name = pattern.replace(r"(j-[a-z2-7]{12})", job).replace("([^/]*)/([^/]*)", waits)
         if not name.startswith(NO_PAGES) and not name.endswith(NO_PAGES_END):
             assert "(" not in name, f"say here what {pattern} is to be opened with, or that it is no page"

@@ -21,7 +21,6 @@ from dlspawner.manager.http.api.models.responses import (
     CullReportModel,
     GpuUseModel,
     KeptAliveModel,
-    NextReportModel,
     UnusedJobModel,
     UseModel,
 )
@@ -57,7 +56,7 @@ class KernelReportHandler(_AboutUse):
         body, culler = self.read_body(KernelsBody), self.culler()
         if not culler.report_kernels(identity.name, server, body.busy, body.seconds):
             raise HttpProblem(404, "There is no running job on this server.")
-        self.reply(NextReportModel(seconds=culler.report_seconds))
+        self.reply({"seconds": culler.report_seconds})
 
 
 class WrongPortHandler(ApiHandler):

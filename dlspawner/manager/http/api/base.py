@@ -14,7 +14,6 @@ from pathlib import Path
 from urllib.parse import quote
 
 from dlspawner.clients.hub import HubError, HubIdentity, IdentityKind, own_server
-from dlspawner.manager.admission.service import AdmissionService
 from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.db.store import DatabaseUnavailable
 from dlspawner.manager.http.handlers import (
@@ -24,7 +23,6 @@ from dlspawner.manager.http.handlers import (
     HttpProblem,
     IdentityHandler,
     ManagerContext,
-    admission_of,
     log,
 )
 from dlspawner.manager.model.access import AccessRight, Viewer
@@ -45,11 +43,6 @@ class JobApiHandler(ApiHandler):
     @property
     def leader(self) -> LeaderElector:
         return leader_of(self.manager)
-
-    @property
-    def admission(self) -> AdmissionService:
-        """Returns the admission service; 503 on a Manager that does not lead."""
-        return admission_of(self.manager)
 
     def sees(self) -> Viewer:
         self.check_parameters()

@@ -16,9 +16,9 @@ import random
 from tornado.iostream import StreamClosedError
 
 from dlspawner.clients.hub import HubIdentity, IdentityKind
-from dlspawner.manager.http.api.base import until_access_ends
+from dlspawner.manager.http.api.base import leader_of, until_access_ends
 from dlspawner.manager.http.api.models.responses import NewsModel, as_json
-from dlspawner.manager.http.handlers import NOT_LEADER, NOT_YET, ApiHandler, HttpProblem
+from dlspawner.manager.http.handlers import ApiHandler, HttpProblem, admission_of
 from dlspawner.manager.model.access import AccessRight
 from dlspawner.manager.state.event_bus import PER_SHARE, EventBus, Listener, ListenerLimit, ListenerShare
 
@@ -74,12 +74,9 @@ class EventStreamHandler(ApiHandler):
         return ListenerShare("programs" if self.by_token else "pages", identity.name)
 
     def _changes(self) -> EventBus:
-        acting = self.manager.leader
-        if acting is None:
-            raise HttpProblem(501, NOT_LEADER)
-        if acting.admission is None and self._listener is None:
-            raise HttpProblem(503, NOT_YET)
-        return acting.event_bus
+        if self._listener is None:
+            admission_of(self.manager)
+        return leader_of(self.manager).event_bus
 
     async def _tell(self, listener: Listener) -> None:
         clock = asyncio.get_running_loop().time

@@ -188,15 +188,6 @@ class TimeRange:
 
 
 @dataclass(frozen=True, slots=True)
-class MetricSeries:
-    """One number for each time, ``None`` for what is not known."""
-
-    name: str
-    unit: str
-    values: tuple[float | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class _Wanted:
     name: str
     unit: str
@@ -244,15 +235,15 @@ def expressions(names: MetricNames, namespace: str, pods: Sequence[str], step: t
 
 async def read_usage(
     prometheus: PrometheusClient, namespace: str, pods: Sequence[str], span: TimeRange
-) -> tuple[MetricSeries, ...]:
+) -> tuple[SeriesModel, ...]:
     """All series of a job; MetricsUnavailable."""
     wanted, times = expressions(prometheus.names, namespace, pods, span.step), span.times
     if not pods or not times:
-        return tuple(MetricSeries(one.name, one.unit, (None,) * len(times)) for one in wanted)
+        return tuple(SeriesModel(name=one.name, unit=one.unit, values=(None,) * len(times)) for one in wanted)
     asked = (prometheus.over_time(one.expression, times[0], times[-1], span.step) for one in wanted)
     found = await asyncio.gather(*asked)
     return tuple(
-        MetricSeries(one.name, one.unit, _at(times, samples, one.factor))
+        SeriesModel(name=one.name, unit=one.unit, values=_at(times, samples, one.factor))
         for one, samples in zip(wanted, found, strict=True)
     )
 
@@ -285,12 +276,11 @@ UNITS = {
 NOTHING_YET = "It has not run yet."
 _GIB = 2**30
 _EVERY_SECONDS = 60  # between two looks of a page that is open
-JOB = r"(j-[a-z2-7]{12})"
 
 
 async def read_job_usage(
     handler: IdentityHandler, kept: JobHistory, query: UsageQuery
-) -> tuple[TimeRange, tuple[MetricSeries, ...], dict[str, Maxima]]:
+) -> tuple[TimeRange, tuple[SeriesModel, ...], dict[str, Maxima]]:
     """Returns the known usage, and the maxima of each pod in the job's life, of which the last 31 days count; 422 for
     an invalid query, 501 and 503 without a source.
     """
@@ -327,7 +317,7 @@ class JobUsageHandler(JobApiHandler):
                 until=span.until,
                 step_seconds=span.step.total_seconds(),
                 times=span.times,
-                series=[SeriesModel.model_validate(one) for one in found],
+                series=list(found),
                 maxima=[
                     MaximumModel(pod=pod, name=name, process=process, unit=UNITS[name], value=value)
                     for pod, values in maxima.items()
@@ -335,6 +325,3 @@ class JobUsageHandler(JobApiHandler):
                 ],
             )
         )
-
-
-USAGE_TEMPLATES = ("usage.html",)

@@ -27,14 +27,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import asdict
 from functools import partial
 from statistics import median
 
 from dlspawner.core.config import SpecialPermission
 from dlspawner.core.job import JobState
 from dlspawner.core.scheduling import usage_report
+from dlspawner.core.text import amount
 from dlspawner.core.unix_account import UidRange
-from dlspawner.manager.admission.service import AdmissionRequest, AdmissionService
+from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.db import config_versions, outbox
 from dlspawner.manager.db.jobs import read_start_seconds
 from dlspawner.manager.db.store import AllocatedUid, DatabaseUnavailable
@@ -49,21 +51,7 @@ from dlspawner.manager.http.api.models.requests import (
     ServerQuery,
     UidRangeBody,
 )
-from dlspawner.manager.http.api.models.responses import (
-    AccountModel,
-    AdmissionModel,
-    AllFreeGpusModel,
-    FreeGpusModel,
-    GoodFilesModel,
-    LeftModel,
-    PrepareStartModel,
-    StopReasonModel,
-    UnixAccountModel,
-    UserPendingJobModel,
-    UserPendingJobsModel,
-    UsualStartModel,
-)
-from dlspawner.manager.http.handlers import HttpProblem, HubOnlyHandler, admission_of, log
+from dlspawner.manager.http.handlers import HttpProblem, HubOnlyHandler, log
 from dlspawner.manager.model.job_history import end_sentence
 from dlspawner.manager.model.notice import clean
 from dlspawner.manager.state.lifecycle import on_job_ended, on_server_stopped
@@ -71,12 +59,7 @@ from dlspawner.manager.state.lifecycle import on_job_ended, on_server_stopped
 _LONGEST_WHY = 1000
 
 
-class _ForJobs(HubOnlyHandler):
-    def desk(self) -> AdmissionService:
-        return admission_of(self.manager)
-
-
-class AdmissionHandler(_ForJobs):
+class AdmissionHandler(HubOnlyHandler):
     async def put(self, job: str) -> None:
         body = self.read_body(AdmissionBody)
         question = AdmissionRequest(
@@ -97,11 +80,11 @@ class AdmissionHandler(_ForJobs):
             json.dumps(body.options, sort_keys=True),
             body.ports,
         )
-        found = await self.desk().review(question)
+        found = await self.admission.review(question)
         self.manager.meters.decided(found.decision, found.reason)
         with contextlib.suppress(DatabaseUnavailable):  # the next start tells it again
             await self._note_email(body.user, body.email)
-        self.reply(AdmissionModel.model_validate(found))
+        self.reply(asdict(found))
 
     async def _note_email(self, user: str, email: str) -> None:
         if not email:
@@ -111,44 +94,44 @@ class AdmissionHandler(_ForJobs):
             await self.manager.store.write(partial(outbox.note_email, user=user, email=email))
 
 
-class ReservationReleasedHandler(_ForJobs):
+class ReservationReleasedHandler(HubOnlyHandler):
     async def post(self, job: str) -> None:
         body = self.read_body(ReleasedBody)
         why = clean(body.why, _LONGEST_WHY)
         if body.made:
-            await self.desk().store.transact(lambda turn: on_job_ended(turn, job, body.user, why))
+            await self.admission.store.transact(lambda turn: on_job_ended(turn, job, body.user, why))
         else:
-            await self.desk().release_reservation(job, body.user, passes=body.passes, why=why)
+            await self.admission.release_reservation(job, body.user, passes=body.passes, why=why)
         self.set_status(204)
 
 
-class LeftInClusterHandler(_ForJobs):
+class LeftInClusterHandler(HubOnlyHandler):
     async def post(self, job: str) -> None:
-        self.reply(LeftModel(sentence=await self.desk().leave_in_cluster(job, self.read_body(LeftBody).user)))
+        self.reply({"sentence": await self.admission.leave_in_cluster(job, self.read_body(LeftBody).user)})
 
 
 class GoodFilesHandler(HubOnlyHandler):
     async def get(self) -> None:
         acting = self.manager.leader
-        self.reply(GoodFilesModel(files=await acting.ledger.read(config_versions.read_versions) if acting else {}))
+        self.reply({"files": await acting.ledger.read(config_versions.read_versions) if acting else {}})
 
 
-class FreeGpusHandler(_ForJobs):
+class FreeGpusHandler(HubOnlyHandler):
     """For the Hub's form; empty where an engine counts."""
 
     async def get(self) -> None:
-        world = self.desk().store.cluster_state
+        world = self.admission.store.cluster_state
         native = world.cluster.scheduler.is_native
         found = usage_report.type_statuses(world, usage_report.node_statuses(world)) if native else ()
-        kinds = [FreeGpusModel(gpu_type=one.gpu_type.name, free=one.free, most=one.most) for one in found]
-        self.reply(AllFreeGpusModel(gpu_types=kinds))
+        kinds = [{"gpu_type": one.gpu_type.name, "free": amount(one.free), "most": amount(one.most)} for one in found]
+        self.reply({"gpu_types": kinds})
 
 
-class UsualStartHandler(_ForJobs):
+class UsualStartHandler(HubOnlyHandler):
     async def get(self, template: str) -> None:
         acting = self.manager.leader
         found = await acting.ledger.read(lambda book: read_start_seconds(book, template)) if acting else []
-        self.reply(UsualStartModel(seconds=median(found) if found else None))
+        self.reply({"seconds": median(found) if found else None})
 
 
 class StopReasonHandler(HubOnlyHandler):
@@ -162,46 +145,46 @@ class StopReasonHandler(HubOnlyHandler):
             raise HttpProblem(404, "Nobody here has decided to stop this job, or seen why it ended.")
         detail = (await acting.ledger.end_details([kept])).get(job, "")
         reason = kept.stop.code if kept.stop is not None else kept.reason
-        self.reply(StopReasonModel(reason=reason, sentence=end_sentence(kept.reason, detail, kept.stop)))
+        self.reply({"reason": reason, "sentence": end_sentence(kept.reason, detail, kept.stop)})
 
 
-class PendingJobsHandler(_ForJobs):
+class PendingJobsHandler(HubOnlyHandler):
     """The pending job of a user's server: its id, because a start that is requested again is of the same job."""
 
     async def get(self, user: str) -> None:
-        server, desk = self.read_query(ServerQuery).server, self.desk()
+        server, desk = self.read_query(ServerQuery).server, self.admission
         now = desk.store.now()
         waiting = [
-            UserPendingJobModel(
-                job=one.job.id,
-                server=one.job.server,
-                state=one.job.state.value if one.position else JobState.QUEUED.value,
-                position=one.position,
-                why=desk.explainer.why(one.job, now),
-                never=desk.explainer.inadmissible(one.job),
-            )
+            {
+                "job": one.job.id,
+                "server": one.job.server,
+                "state": one.job.state.value if one.position else JobState.QUEUED.value,
+                "position": one.position,
+                "why": desk.explainer.why(one.job, now),
+                "never": desk.explainer.inadmissible(one.job),
+            }
             for one in desk.pending(user, server)
         ]
-        self.reply(UserPendingJobsModel(waiting=waiting))
+        self.reply({"waiting": waiting})
 
 
-class PrepareStartHandler(_ForJobs):
+class PrepareStartHandler(HubOnlyHandler):
     """The pending job of this server and its user's account, in one answer, because a user waits for it."""
 
     async def put(self, user: str) -> None:
         body = self.read_body(PrepareStartBody)
-        waits = self.desk().store.pending_job(as_name(user), body.server)
+        waits = self.admission.store.pending_job(as_name(user), body.server)
         account, given = await allocate_uid(self, user, body)
         job = waits.job.id if waits else None
-        self.reply(PrepareStartModel(account=account, job=job, uid=given.uid, gid=given.uid))
+        self.reply({"account": account, "job": job, "uid": given.uid, "gid": given.uid})
 
 
-class StartInterruptedHandler(_ForJobs):
+class StartInterruptedHandler(HubOnlyHandler):
     """The Hub stops a server: its start or its pending job is cancelled, a job that runs is being stopped."""
 
     async def post(self, user: str) -> None:
         body, whose = self.read_body(InterruptedStartBody), as_name(user)
-        await self.desk().store.transact(lambda turn: on_server_stopped(turn, whose, body.server, body.job))
+        await self.admission.store.transact(lambda turn: on_server_stopped(turn, whose, body.server, body.job))
         self.set_status(204)
 
 
@@ -209,11 +192,11 @@ class UnixAccountHandler(HubOnlyHandler):
     """The account of a user, with a uid for one without any from the authenticator, of the range in cluster.yaml."""
 
     async def get(self, user: str) -> None:
-        self.reply(AccountModel(account=await account_of(self, user)))
+        self.reply({"account": await account_of(self, user)})
 
     async def put(self, user: str) -> None:
         account, given = await allocate_uid(self, user, self.read_body(UidRangeBody))
-        self.reply(UnixAccountModel(account=account, uid=given.uid, gid=given.uid), 201 if given.new else 200)
+        self.reply({"account": account, "uid": given.uid, "gid": given.uid}, 201 if given.new else 200)
 
 
 class UserRenamedHandler(HubOnlyHandler):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -178,15 +178,8 @@ def job_view(kept: JobHistory, setting: ViewContext, live: LiveStatus | None = N
 
 def event_views(found: Iterable[JobTransition], *, all_details: bool) -> list[EventModel]:
     """A job's transitions; ``all_details``: also those that name other people's jobs."""
-    return [
-        EventModel(
-            at=one.at,
-            state=one.state,
-            reason=one.reason,
-            detail=one.detail if all_details or one.reason not in _OF_OTHERS else "",
-        )
-        for one in found
-    ]
+    shown = (one if all_details or one.reason not in _OF_OTHERS else replace(one, detail="") for one in found)
+    return [EventModel.model_validate(one) for one in shown]
 
 
 def endpoint_views(kept: JobHistory, setting: ViewContext) -> list[EndpointModel]:

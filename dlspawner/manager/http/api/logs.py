@@ -21,7 +21,7 @@ from tornado.iostream import StreamClosedError
 from dlspawner.manager.db import pod_events as pod_event_rows
 from dlspawner.manager.http.api.base import JobApiHandler, matches_search, until_access_ends
 from dlspawner.manager.http.api.models.requests import LogQuery, PodQuery, SearchQuery
-from dlspawner.manager.http.api.models.responses import ListModel, LogKeptModel, LogModel, PodEventModel
+from dlspawner.manager.http.api.models.responses import ListModel, LogModel, PodEventModel
 from dlspawner.manager.http.handlers import NOT_YET, HttpProblem, HubOnlyHandler
 from dlspawner.manager.logs import redaction
 from dlspawner.manager.logs.reader import ContainerRun, FollowCursor, LogReader, LogText, TooManyReads, choose
@@ -103,7 +103,7 @@ class LogCollectedHandler(HubOnlyHandler):
             raise HttpProblem(503, NOT_YET)
         pod = self.read_query(PodQuery).pod
         kept = acting is None or acting.log_reader is None or await acting.log_reader.keeper.kept(pod, _KEPT_SECONDS)
-        self.reply(LogKeptModel(kept=kept))  # without configuration none are kept
+        self.reply({"kept": kept})  # without configuration none are kept
 
 
 class LogHandler(LogApiHandler):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from dlspawner.manager.http.auth import identify
-from dlspawner.manager.http.handlers import ApiHandler, ManagerHandler, Routes
+from dlspawner.manager.http.handlers import ApiHandler, ManagerHandler
 from dlspawner.manager.model.access import may_read_metrics
 
 
@@ -26,6 +26,3 @@ class MetricsHandler(ApiHandler):
     def get(self) -> None:
         self.set_header("Content-Type", CONTENT_TYPE_LATEST)
         self.finish(self.manager.meters.text())
-
-
-METRICS_ROUTES: Routes = (("api/metrics", MetricsHandler),)

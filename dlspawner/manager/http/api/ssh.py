@@ -40,12 +40,8 @@ from dlspawner.manager.http.api.models.responses import (
     AddedKeysModel,
     KeyModel,
     KeysModel,
-    PublicKeyModel,
-    PublicKeysModel,
-    SshAccessModel,
     SshConfigModel,
     SshSettingsModel,
-    SshStartModel,
 )
 from dlspawner.manager.http.api.start_jobs import RUNS, StartRequest
 from dlspawner.manager.http.api.submit import StartJobHandler, check_blocked
@@ -59,7 +55,6 @@ from dlspawner.manager.http.handlers import (
     ManagerContext,
     ManagerHandler,
     PageHandler,
-    Routes,
 )
 from dlspawner.manager.model import ssh_keys
 from dlspawner.manager.model.access import AccessRight
@@ -147,7 +142,8 @@ class UserKeysHandler(ApiHandler):
     async def get(self, user: str) -> None:
         self.refuse(may_read_keys(self.check_parameters(), user))
         keys = await self.manager.store.keys(as_name(user))
-        self.reply(PublicKeysModel(keys=[PublicKeyModel.model_validate(key) for key in keys]))
+        told = [{"id": key.id, "key": key.key, "fingerprint": key.fingerprint, "name": key.name} for key in keys]
+        self.reply({"keys": told})
 
 
 class KeyUsedHandler(ApiHandler):
@@ -183,10 +179,7 @@ class SshAccessHandler(ApiHandler):
         registered = await self.manager.store.registered(asked)
         acting = self.manager.leader
         teams = acting.settings.teams if acting is not None else TeamsConfig()
-        self.reply(SshAccessModel(blocked=sorted(teams.blocked), gone=sorted(asked - registered)))
-
-
-ACCESS_ROUTES: Routes = (("api/ssh-access", SshAccessHandler),)
+        self.reply({"blocked": sorted(teams.blocked), "gone": sorted(asked - registered)})
 
 
 NO_GATEWAY = "There is no SSH gateway here."
@@ -263,18 +256,12 @@ def _offers_ssh(server: HubServer, templates: dict[str, Template]) -> bool:
     return template is None or any(way.protocol is EndpointProtocol.SSH for way in template.endpoints)
 
 
-CONFIG_ROUTES: Routes = (
-    ("api/ssh-config", SshConfigHandler),
-    ("ssh-config", SshConfigFileHandler),
-    ("ssh-known-hosts", KnownHostsFileHandler),
-)
-
-
 START = "custom:ssh-starts"
 START_NOT_THE_GATEWAY = (
     f"Starting what others log in to needs the scope {START}, which only the SSH gateway should hold."
 )
-OFF = SshStartModel(state="off", job=None, sentence="", page="")
+SshStart = dict[str, str | None]  # what a login's start has come to
+OFF: SshStart = {"state": "off", "job": None, "sentence": "", "page": ""}
 ENDED = "{server} has ended a moment ago, and a login does not start it again before {minutes}."
 
 
@@ -282,7 +269,7 @@ class SshStartHandler(StartJobHandler):
     async def post(self, user: str, server: str) -> None:
         user, server = self._names(user, server)
         check_blocked(self, user)
-        async with self.manager.locks.held("ssh-start", user, server):
+        async with self.manager.locks.of("ssh-start", user, server):
             found = await self._where(user, server)
             if found is None:
                 found = await self._start(user, server)
@@ -302,7 +289,7 @@ class SshStartHandler(StartJobHandler):
             raise HttpProblem(404, "No user or server has such a name.")
         return user, server
 
-    async def _start(self, user: str, server: str) -> SshStartModel:
+    async def _start(self, user: str, server: str) -> SshStart:
         known = await self.leader.hub.user(user)
         there = known.servers.get(server) if known is not None else None
         prefers = await self.manager.store.starts_by_login(user)
@@ -331,9 +318,11 @@ class SshStartHandler(StartJobHandler):
         wait = timedelta(seconds=self.manager.ssh_restart_seconds)
         if last is not None and self._now() - last.at < wait:
             until = last.at + wait
-            raise HttpProblem(409, ENDED.format(server=server or "Your default server", minutes=_clock(until)))
+            raise HttpProblem(
+                409, ENDED.format(server=server or "Your default server", minutes=f"{until:%H:%M:%S UTC}")
+            )
 
-    async def _where(self, user: str, server: str) -> SshStartModel | None:
+    async def _where(self, user: str, server: str) -> SshStart | None:
         """Returns the state of a pending, starting or running job; ``None`` without one."""
         desk = self.admission
         record = desk.starting_or_pending(user, server)
@@ -352,16 +341,16 @@ class SshStartHandler(StartJobHandler):
         place = f"number {look.position} in the queue. " if job.state is JobState.QUEUED else ""
         return self._stands(look.state, job.id, user, server, f"{place}{look.sentence}".strip())
 
-    async def _ended(self, user: str, server: str, job: str) -> SshStartModel:
+    async def _ended(self, user: str, server: str, job: str) -> SshStart:
         """What became of the start that a login has asked for; one that is not known yet is on its way."""
         last = (await self.leader.ledger.last_ends(user)).get(server)
         if last is None or last.job != job:
             return self._stands("starting", job or None, user, server)
         return self._stands("ended", job, user, server, end_sentence(last.reason, last.detail, last.stop))
 
-    def _stands(self, state: str, job: str | None, user: str, server: str, said: str = "") -> SshStartModel:
+    def _stands(self, state: str, job: str | None, user: str, server: str, said: str = "") -> SshStart:
         page = page_path(self.manager.service.prefix, user, server)
-        return SshStartModel(state=state, job=job, sentence=said, page=page)
+        return {"state": state, "job": job, "sentence": said, "page": page}
 
     def _now(self) -> datetime:
         return self.admission.store.now()
@@ -382,10 +371,6 @@ def template_to_start(
     return template if template is not None and template.start_on_connect else None
 
 
-def _clock(at: datetime) -> str:
-    return at.strftime("%H:%M:%S UTC")
-
-
 class SshSettingsHandler(UserApiHandler):
     async def get(self) -> None:
         starts = await self.manager.store.starts_by_login(self.current_user_name().name)
@@ -396,9 +381,3 @@ class SshSettingsHandler(UserApiHandler):
         body = self.read_body(SshSettingsBody)
         await self.manager.store.start_by_login(person.name, body.start_on_connect)
         self.reply(SshSettingsModel(start_on_connect=body.start_on_connect))
-
-
-START_ROUTES: Routes = (
-    (r"api/ssh-starts/([^/]*)/([^/]*)", SshStartHandler),
-    ("api/ssh-settings", SshSettingsHandler),
-)

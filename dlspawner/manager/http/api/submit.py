@@ -31,7 +31,7 @@ class StartJobHandler(JobResource):
 
     async def start(self, wanted: StartRequest) -> None:
         """Starts the server and answers; simultaneous requests for one server run one after the other."""
-        async with self.manager.locks.held("start", wanted.user, wanted.server):
+        async with self.manager.locks.of("start", wanted.user, wanted.server):
             status, kept = await self.starter().start(wanted)
         jobs, user, server = f"{self.manager.service.prefix}api/jobs", wanted.user, wanted.server
         self.set_header("Location", f"{jobs}/{kept.id}" if kept is not None else jobs)

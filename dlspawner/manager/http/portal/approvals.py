@@ -61,7 +61,9 @@ class _ApprovalsPageBase(PortalPage):
                 for one in mine[:_SHOWN]
             ],
             mine_more=max(0, len(mine) - _SHOWN),
-            others=[self._shown(one, self._waits_for(one)) for one in others[:_SHOWN]],
+            others=[
+                self._shown(one, admission_approvals.pending_sentence(one, self._team(one))) for one in others[:_SHOWN]
+            ],
             others_more=max(0, len(others) - _SHOWN),
             decided=[self._shown(one) for one in decided[:_DECIDED]],
             older=approvals.cursor(decided[_DECIDED - 1]) if len(decided) > _DECIDED else "",
@@ -88,9 +90,6 @@ class _ApprovalsPageBase(PortalPage):
         team = self._team(request)
         page = page_path(self.manager.service.prefix, request.user, request.server)
         return ShownRequest(request, team.title or team.name, page, more)
-
-    def _waits_for(self, request: ApprovalRequest) -> str:
-        return admission_approvals.pending_sentence(request, self._team(request))
 
     def _team(self, request: ApprovalRequest) -> Team:
         return self.admission().store.cluster_state.team(request.team) or Team(request.team)

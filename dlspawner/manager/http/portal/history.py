@@ -26,7 +26,6 @@ from dlspawner.manager.http.api.history import (
     TITLES,
     UNITS,
     GpuHoursReport,
-    MetricSeries,
     Row,
     TimeRange,
     in_report_thread,
@@ -35,6 +34,7 @@ from dlspawner.manager.http.api.history import (
     report,
 )
 from dlspawner.manager.http.api.models.requests import UsageQuery
+from dlspawner.manager.http.api.models.responses import SeriesModel
 from dlspawner.manager.http.handlers import HttpProblem
 from dlspawner.manager.http.portal.base import PortalPage, notices_for
 from dlspawner.manager.model.access import AccessRight
@@ -249,9 +249,6 @@ def _of_the_form(problem: str) -> str:
     return re.sub(r"'(since|until|by)'|\b(since|until)\b", lambda one: titles[one[1] or one[2]], problem)
 
 
-HISTORY_TEMPLATES = ("history.html", "cluster_history.html")
-
-
 _UNITS = {"percent": "%", "bytes": "GiB", "cores": "cores"}
 
 
@@ -269,7 +266,7 @@ class UsagePage(PortalPage):
         self.person()
         kept = await self.kept(job)
         problem, span = "", None
-        found: tuple[MetricSeries, ...] = ()
+        found: tuple[SeriesModel, ...] = ()
         maxima: dict[str, Maxima] = {}
         try:
             span, found, maxima = await read_job_usage(self, kept, UsageQuery())
@@ -313,7 +310,7 @@ def time_range_text(span: TimeRange) -> str:
     return f"From {begin} to {end} UTC, a mean for every {span.step.total_seconds():g} seconds."
 
 
-def _line(series: MetricSeries) -> UsageLine:
+def _line(series: SeriesModel) -> UsageLine:
     factor = _GIB if series.unit == "bytes" else 1
     values = [None if value is None else value / factor for value in series.values]
     known = [value for value in values if value is not None]

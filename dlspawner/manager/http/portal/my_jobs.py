@@ -39,7 +39,6 @@ from dlspawner.manager.admission.explain import QueueStatus
 from dlspawner.manager.cluster.termination import JobEnder
 from dlspawner.manager.culling.evidence import ActivityCollector
 from dlspawner.manager.db.jobs import LastEnd
-from dlspawner.manager.db.repository import NotLeader
 from dlspawner.manager.http.api import start_jobs
 from dlspawner.manager.http.api.base import page_path
 from dlspawner.manager.http.api.logs import read_log
@@ -317,11 +316,7 @@ class RemoveButton(_Button):
 class StopButton(_Button):
     async def post(self, job: str) -> None:
         record = self.record(job, AccessRight.ACT)
-        ender = JobEnder(self.admission().store, self.leader().hub)
-        try:
-            await ender.end(record, self.person().name)
-        except NotLeader:
-            raise HttpProblem(503, NOT_YET) from None
+        await JobEnder(self.admission().store, self.leader().hub).end(record, self.person().name)
         self.back(stopped=job)
 
 
@@ -337,8 +332,6 @@ class KeepJobButton(_Button):
         except CannotKeep as problem:
             await self.answer(HttpProblem(409, str(problem)))
             return
-        except NotLeader:
-            raise HttpProblem(503, NOT_YET) from None
         await self.show_jobs(said=said)
 
 

@@ -12,16 +12,14 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from dlspawner.clients.hub import HubClient, HubError, HubIdentity
+from dlspawner.clients.hub import HubIdentity
 from dlspawner.core.job import JobState
 from dlspawner.core.units import counted
 from dlspawner.manager.admission.explain import QueueStatus
-from dlspawner.manager.admission.service import AdmissionService
 from dlspawner.manager.cluster.termination import RUNS, CancelResult, cancel_server_start
-from dlspawner.manager.db.repository import NotLeader
 from dlspawner.manager.http.api.base import owner, page_path
-from dlspawner.manager.http.handlers import NOT_YET, NOTHING_HERE, STALE_PAGE, HttpProblem, PageHandler
-from dlspawner.manager.http.portal.base import notices_for
+from dlspawner.manager.http.handlers import NOTHING_HERE, STALE_PAGE, HttpProblem
+from dlspawner.manager.http.portal.base import PortalPage, notices_for
 from dlspawner.manager.model import notice as notice_model
 from dlspawner.manager.model.access import AccessRight
 from dlspawner.manager.model.job_history import end_sentence
@@ -32,38 +30,21 @@ _SAID_HERE = frozenset(
 )
 
 
-class PendingPageBase(PageHandler):
+class PendingPageBase(PortalPage):
     def look_as(self, user: str, right: AccessRight = AccessRight.SEE) -> HubIdentity:
         """Returns the caller if allowed to view or to act."""
         if self.identity is None:
             raise HttpProblem(403, STALE_PAGE)
         return owner(self, user, right)
 
-    def deciding(self) -> tuple[AdmissionService, HubClient]:
-        acting = self.manager.leader
-        if acting is None:
-            raise HttpProblem(404, NOTHING_HERE)
-        if acting.admission is None:
-            self.set_header("Refresh", "5")
-            raise HttpProblem(503, NOT_YET)
-        return acting.admission, acting.hub
-
-    def desk(self) -> AdmissionService:
-        return self.deciding()[0]
-
     def page(self, user: str, server: str) -> str:
         return page_path(self.manager.service.prefix, user, server)
-
-    def hub(self, path: str, user: str, server: str) -> str:
-        service = self.manager.service
-        parts = (path, quote(user, safe="@"), *((quote(server, safe=""),) if server else ()))
-        return f"{service.hub_host}{service.base_url}hub/{'/'.join(parts)}"
 
 
 class PendingPage(PendingPageBase):
     async def get(self, user: str, server: str) -> None:
         self.look_as(user)
-        desk = self.desk()
+        desk = self.admission()
         record = desk.starting_or_pending(user, server)
         if record is not None:
             lost = not record.is_pending and not await self._is_going(user, server)
@@ -83,11 +64,7 @@ class PendingPage(PendingPageBase):
 
     async def _is_going(self, user: str, server: str) -> bool:
         """True if the Hub answers and starts this server, so that the Hub's page says more than this one."""
-        acting = self.manager.leader
-        try:
-            found = await acting.hub.user(user) if acting is not None else None
-        except HubError:
-            return False
+        found = await self.hub_user(user)
         known = found.servers.get(server) if found is not None else None
         return known is not None and bool(known.pending or known.ready)
 
@@ -98,7 +75,7 @@ class PendingPage(PendingPageBase):
             f"{counted(one.gpus)} of type {one.gpu_type}{', preemptible' if one.preemptible else ''}"
             for one in (look.advice if look else ())
         ]
-        team = self.desk().store.cluster_state.team(look.job.team) if look else None
+        team = self.admission().store.cluster_state.team(look.job.team) if look else None
         self.show(
             "wait.html",
             look=look,
@@ -110,7 +87,7 @@ class PendingPage(PendingPageBase):
             owner=user,
             gpus=counted(look.job.request.gpus) if look and look.job.request.gpus else "",
             alternatives=alternatives,
-            now=self.desk().store.now(),
+            now=self.admission().store.now(),
             page=self.page(user, server),
             form_url=self.hub("spawn", user, server),
             login_url=f"{self.manager.service.hub_host}{self.manager.service.base_url}hub/login?next="
@@ -123,11 +100,7 @@ class PendingPage(PendingPageBase):
 class CancelButton(PendingPageBase):
     async def post(self, user: str, server: str) -> None:
         who = self.look_as(user, AccessRight.ACT)
-        desk, hub = self.deciding()
-        try:
-            found = await cancel_server_start(desk.store, hub, user, server, who.name)
-        except NotLeader:
-            raise HttpProblem(503, NOT_YET) from None
+        found = await cancel_server_start(self.admission().store, self.leader().hub, user, server, who.name)
         if found is CancelResult.RUNS:
             raise HttpProblem(409, RUNS)
         self.redirect(self.page(user, server), status=303)
@@ -138,8 +111,5 @@ class StartAgainButton(PendingPageBase):
 
     async def post(self, user: str, server: str) -> None:
         self.look_as(user, AccessRight.ACT)
-        try:
-            await self.desk().store.transact(lambda turn: log_in(turn, user, server))
-        except NotLeader:
-            raise HttpProblem(503, NOT_YET) from None
+        await self.admission().store.transact(lambda turn: log_in(turn, user, server))
         self.redirect(self.page(user, server), status=303)

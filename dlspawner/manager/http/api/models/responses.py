@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from datetime import date
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -43,8 +44,13 @@ class ResponseModel(BaseModel):
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 
 
-def as_json(content: BaseModel) -> str:
-    """Returns the text of a response, in ASCII: what people have named cannot act on a reader's terminal."""
+def as_json(content: BaseModel | Mapping[str, object]) -> str:
+    """Returns the text of a response, in ASCII: what people have named cannot act on a reader's terminal.
+
+    Plain mappings are for the Hub, the gateway and jobs, whose clients (`clients.manager`) know the fields.
+    """
+    if not isinstance(content, BaseModel):
+        return json.dumps(content)
     text = content.model_dump_json(by_alias=True, exclude_unset=True)
     return _NOT_ASCII.sub(lambda found: json.dumps(found.group())[1:-1], text)  # only strings have such characters
 
@@ -226,6 +232,8 @@ class PendingJobModel(ResponseModel):
 
 
 class SeriesModel(ResponseModel):
+    """One number for each time, null for what is not known."""
+
     name: str
     unit: str
     values: tuple[Number | None, ...]
@@ -436,18 +444,11 @@ class CullReportModel(ResponseModel):
 # Responses about users.
 
 
-class PublicKeyModel(ResponseModel):
+class KeyModel(ResponseModel):
     id: int
     key: str = Field(description="As in authorized_keys.")
     fingerprint: str
     name: str
-
-
-class PublicKeysModel(ResponseModel):
-    keys: list[PublicKeyModel]
-
-
-class KeyModel(PublicKeyModel):
     added: Time
     last_used: Time | None
 
@@ -470,22 +471,6 @@ class SshConfigModel(ResponseModel):
     port: int
     servers: tuple[str, ...]
     host_keys: tuple[str, ...]
-
-
-class SshAccessModel(ResponseModel):
-    blocked: list[str]
-    gone: list[tuple[str, str]]
-
-
-class SshStartModel(ResponseModel):
-    state: str
-    job: str | None
-    sentence: str
-    page: str
-
-
-class NextReportModel(ResponseModel):
-    seconds: Number
 
 
 class NoticeModel(ResponseModel):
@@ -514,84 +499,3 @@ class NoticesModel(ResponseModel):
 
 class KeptByNoticeModel(ResponseModel):
     said: str
-
-
-# For the Hub.
-
-
-class AdmissionModel(ResponseModel):
-    """The decision about a job: admit, wait or refuse; of an admission until when, and for each pod its node, its ports
-    and what an engine adds to its manifest. ``pods_exist``: its pods are in the cluster, and no other ones are made.
-    """
-
-    decision: str
-    reason: str
-    sentences: tuple[str, ...]
-    seconds: float
-    nodes: tuple[str | None, ...]
-    ports: tuple[tuple[int, ...], ...]
-    additions: tuple[dict[str, Any], ...]
-    pods_exist: bool
-
-
-class LeftModel(ResponseModel):
-    """Why the pods of a job wait in the cluster; ``None`` before all of them are known."""
-
-    sentence: str | None
-
-
-class GoodFilesModel(ResponseModel):
-    files: dict[str, str]
-
-
-class StopReasonModel(ResponseModel):
-    reason: str
-    sentence: str
-
-
-class UserPendingJobModel(ResponseModel):
-    """A pending job; ``never``: it can not start as things are."""
-
-    job: str
-    server: str
-    state: str
-    position: int
-    why: str
-    never: bool
-
-
-class UserPendingJobsModel(ResponseModel):
-    waiting: list[UserPendingJobModel]
-
-
-class FreeGpusModel(ResponseModel):
-    gpu_type: str
-    free: Milli
-    most: Milli = Field(description="On one node.")
-
-
-class AllFreeGpusModel(ResponseModel):
-    gpu_types: list[FreeGpusModel]
-
-
-class AccountModel(ResponseModel):
-    account: str
-
-
-class UnixAccountModel(AccountModel):
-    uid: int
-    gid: int
-
-
-class PrepareStartModel(UnixAccountModel):
-    """``job`` is the pending job of the server, which this start continues."""
-
-    job: str | None
-
-
-class UsualStartModel(ResponseModel):
-    seconds: float | None
-
-
-class LogKeptModel(ResponseModel):
-    kept: bool

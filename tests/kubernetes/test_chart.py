@@ -237,6 +237,14 @@ def test_product_pods_run_and_pull_as_the_values_say(chart: Path) -> None:
     assert found["Deployment", PRODUCT, "gateway"]["spec"]["template"]["spec"]["affinity"] == near
 
 
+def test_manager_and_gateway_have_the_environment_of_the_values(chart: Path) -> None:
+    of_node = {"valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}
+    found = by_name(helm.rendered(chart, {**helm.NEEDED, "extraEnv": {"B": "http://b:1", "A": of_node}}))
+    for name in ("manager", "gateway"):
+        (container,) = found["Deployment", PRODUCT, name]["spec"]["template"]["spec"]["containers"]
+        assert container["env"][-2:] == [{"name": "A", **of_node}, {"name": "B", "value": "http://b:1"}]
+
+
 @pytest.mark.parametrize(
     ("custom", "jupyterhub", "path"),
     [

@@ -30,6 +30,7 @@ import json
 from functools import partial
 from statistics import median
 
+from dlspawner import tracing
 from dlspawner.core.config import SpecialPermission
 from dlspawner.core.job import JobState
 from dlspawner.core.scheduling import usage_report
@@ -99,6 +100,8 @@ class AdmissionHandler(_ForJobs):
         )
         found = await self.desk().review(question)
         self.manager.meters.decided(found.decision, found.reason)
+        made = {"dlspawner.decision": found.decision, "dlspawner.reason": found.reason}
+        tracing.add({"dlspawner.job": job, "dlspawner.user": body.user, "dlspawner.template": body.template, **made})
         with contextlib.suppress(DatabaseUnavailable):  # the next start tells it again
             await self._note_email(body.user, body.email)
         self.reply(AdmissionModel.model_validate(found))

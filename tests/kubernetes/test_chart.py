@@ -215,6 +215,9 @@ def test_manager_and_gateway_listen_on_ipv6_where_the_values_say_so(chart: Path)
         ("db-1/manager", [5432]),
         ("/manager?host=one,two&port=5432,6432&target_session_attrs=read-write", [5432, 6432]),
         ("/manager?host=one,two&target_session_attrs=read-write", [5432]),
+        ("/manager?host=one:6432&host=two:6433&target_session_attrs=read-write", [6432, 6433]),
+        ("/manager?host=one:6432&host=two", [6432, 5432]),
+        ("/manager?host=db-1", [5432]),
     ],
 )
 def test_the_manager_may_reach_every_server_of_the_database_url(chart: Path, where: str, ports: list[int]) -> None:

@@ -135,7 +135,7 @@ sbom:
 	@set -e; bill() { name=$$1; shift; $(PYTHON) -m venv build/sbom/env; \
 	  build/sbom/env/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt "$$@"; \
 	  build/sbom/tool/bin/cyclonedx-py environment --output-reproducible -o build/sbom/$$name.json build/sbom/env; rm -rf build/sbom/env; }; \
-	bill hub '.[postgresql]'; bill job jupyterhub jupyterlab jupyter-server-proxy tensorboard 'setuptools<81' ./jupyter_extension
+	bill hub '.[postgresql,tracing]'; bill job jupyterhub jupyterlab jupyter-server-proxy tensorboard 'setuptools<81' ./jupyter_extension
 	@npm sbom --prefix $(CHP) --package-lock-only --omit=dev --sbom-format cyclonedx >build/sbom/proxy.json
 	@rm -r build/sbom/tool && ls -l build/sbom
 

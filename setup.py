@@ -63,8 +63,11 @@ setup(
             "setuptools>=77,<81",
         ],
         "postgresql": ["psycopg[binary]>=3.2"],
+        "tracing": ["opentelemetry-sdk>=1.30", "opentelemetry-exporter-otlp-proto-http>=1.30"],
         "test": [
             "psycopg[binary]>=3.2",
+            "opentelemetry-sdk>=1.30",
+            "opentelemetry-exporter-otlp-proto-http>=1.30",
             "requests>=2.32",
             "setuptools-scm>=8",
             "pytest>=8",

@@ -7,8 +7,7 @@
   Hub to the Manager in the same header, and onto the pod as an annotation. Any client can send a header: what is not an
   id of letters and digits is replaced.
 
-Refused: OpenTelemetry. Its SDK and exporters are several packages for one chain of three requests, of which job id and
-request id tell the same.
+What took how long is told by traces, which are optional (`tracing`).
 """
 
 from __future__ import annotations

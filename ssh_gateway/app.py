@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 from traitlets import Bool, Enum, Integer, List, TraitError, Unicode, validate
 from traitlets.config import Application, Config
 
+from dlspawner import tracing
 from dlspawner.clients.hub import HubClient
 from dlspawner.clients.kubernetes import KubernetesClient, KubernetesError
 from dlspawner.known_settings import Float, unknown, unreadable
@@ -252,6 +253,7 @@ class Gateway(Application):
             _give_up(problem)
 
     async def _serve(self, found: keys.GatewayKeys, authorities: TrustedCas, revocations: RevocationList) -> None:
+        tracing.start("ssh-gateway")
         token, hub_url = required("JUPYTERHUB_API_TOKEN"), required("JUPYTERHUB_API_URL")
         async with contextlib.AsyncExitStack() as stack:
             hub = await stack.enter_async_context(HubClient(hub_url, token))

@@ -33,6 +33,7 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
+from dlspawner import tracing
 from dlspawner.backoff import FIRST_DELAY, LONGEST_DELAY, RETRIED, delays
 
 _PAGE = 200  # users; the Hub may be configured to give fewer at once
@@ -383,6 +384,7 @@ class HubClient:
         """Makes one request; returns None if it may be repeated."""
         body = None if content is None else json.dumps(content).encode()
         headers = {"Authorization": f"token {token}", "Content-Type": "application/json"}
+        tracing.inject(headers)
         try:
             async with self._client().request(
                 method, URL(self._url + path, encoded=True), data=body, headers=headers, allow_redirects=False

@@ -33,7 +33,7 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
-from dlspawner import request_log
+from dlspawner import request_log, tracing
 from dlspawner.backoff import FIRST_DELAY, LONGEST_DELAY, RETRIED, delays
 from dlspawner.core.unix_account import UidRange, UnixIds
 
@@ -356,6 +356,7 @@ class ManagerClient:
         headers = {"Authorization": f"token {self.token}"}
         if request := request_log.request_id.get():
             headers[request_log.HEADER] = request
+        tracing.inject(headers)
         limits = session.timeout if self.repeats else aiohttp.ClientTimeout()  # `_call` has the deadline
         return session.request(method, url, json=body, headers=headers, allow_redirects=False, timeout=limits)
 

@@ -22,7 +22,7 @@ from traitlets import Bool, Enum, Integer, List, Unicode, default
 from traitlets.config import Application, Config, catch_config_error
 
 import dlspawner
-from dlspawner import request_log
+from dlspawner import request_log, tracing
 from dlspawner.clients.hub import HubClient
 from dlspawner.core.endpoints import read_target
 from dlspawner.errors import InvalidConfiguration
@@ -251,6 +251,7 @@ class Manager(Application):
             self.exit(1)
 
     async def _serve(self) -> None:
+        tracing.start("dlspawner-manager")
         service = read_service(os.environ)
         sockets = bind(self.ip or service.host, service.port)
         stop = asyncio.Event()

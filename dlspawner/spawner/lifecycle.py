@@ -35,6 +35,7 @@ from jupyterhub.orm import APIToken
 from jupyterhub.utils import make_ssl_context, url_path_join
 from tornado import web
 
+from dlspawner import tracing
 from dlspawner.backoff import delays
 from dlspawner.core.launch import pod_status
 from dlspawner.core.launch.pod_status import PodDict
@@ -80,7 +81,9 @@ class LifecycleSpawner(StartingSpawner):
         """A hook, called when the person's servers have stopped and before the Hub removes the person."""
 
     async def _start(self) -> str:
-        url = await super()._start()
+        headers = self.handler.request.headers if self.handler else {}
+        with tracing.span("start", {"dlspawner.user": self.user.name, "dlspawner.server": self.name or ""}, headers):
+            url = await super()._start()
         self._under_way = False
         return url
 

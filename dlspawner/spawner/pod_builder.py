@@ -33,7 +33,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dlspawner import request_log
+from dlspawner import request_log, tracing
 from dlspawner.core import naming, unix_account
 from dlspawner.core.config import ClusterConfig, PriorityClasses, Team, format_permissions
 from dlspawner.core.gpus import without_claims_of
@@ -250,6 +250,7 @@ def build_pod(plain: Manifest, launch: LaunchPlan, domain: str) -> Manifest:
 
     ``domain`` is the DNS name of its namespace's Services.
     """
+    tracing.add({"dlspawner.job": launch.job.id, "dlspawner.template": launch.job.template})
     spec = plain["spec"]
     notebook = next(one for one in spec["containers"] if one["name"] == NOTEBOOK_CONTAINER)
     configured = security.unix_ids(spec, notebook)

@@ -33,7 +33,7 @@ from kubespawner.objects import make_namespace
 from sqlalchemy.orm import Session, object_session
 from traitlets import Integer, validate
 
-from dlspawner import request_log
+from dlspawner import request_log, tracing
 from dlspawner.backoff import delays
 from dlspawner.core.decisions import JOB_ENDED
 from dlspawner.core.launch import pod_status
@@ -88,6 +88,7 @@ class StartingSpawner(KubeSpawner):
         super().__init__(*args, **kwargs)
         reach_directly(Configuration.get_default_copy().host)  # as KubeSpawner has just configured its client
         QuietRefusals.install(self.log)
+        tracing.start("dlspawner-hub")
         self._limit_problem = limit_problem(self.consecutive_failure_limit)
         if self._limit_problem:
             self.consecutive_failure_limit = 0  # or the refusals below would be counted until the Hub exits

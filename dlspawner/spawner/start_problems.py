@@ -43,6 +43,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import chain, repeat
 from typing import Any
 
+from dlspawner import tracing
 from dlspawner.core import naming, pod_events, text
 from dlspawner.core.decisions import JOB_ENDED
 from dlspawner.core.launch import pod_status
@@ -361,6 +362,7 @@ class StartMonitor:
 
     async def until_running(self, created: PodDict) -> None:
         """Return when the pod runs; Refused, with the reason, when it will not."""
+        tracing.event("pod: created")
         seen, pod, closer = False, None, None
         ahead = look_pauses()
         look_at = self._look_at(next(ahead))
@@ -373,6 +375,7 @@ class StartMonitor:
                 ahead = look_pauses()
                 look_at = self._look_at(next(ahead))
             if seen:
+                tracing.pod_seen(latest or {})
                 self._judge(latest, created)
                 self._consider(of_pod(latest, self.pods.gpus), closer)
                 if self.runs(latest):
@@ -420,6 +423,10 @@ class StartMonitor:
         note, pull = found.sentence if found else None, closer if isinstance(closer, ImagePull) else None
         if (note, pull) != (self.note, self.pull):
             self.note, self.pull = note, pull
+            if pull is not None:
+                tracing.event("pod: pulls an image")
+            elif found is not None:
+                tracing.event(f"pod: held up: {found.cause}")
             self.pods.watch.wake(self.pods.key)
 
     def _give_up_in_time(self, pod: PodDict | None) -> None:

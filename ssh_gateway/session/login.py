@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import asyncssh
 
+from dlspawner import tracing
 from ssh_gateway.auth.rate_limit import AuthAttempts
 from ssh_gateway.auth.revalidation import LOST
 from ssh_gateway.auth.trust import UNKNOWN
@@ -27,7 +28,7 @@ from ssh_gateway.log import say
 from ssh_gateway.session.context import Client, GatewayContext, JumpStream, SessionRefused
 from ssh_gateway.session.session import Session
 from ssh_gateway.session.terminals import escaped
-from ssh_gateway.session.upstream import Access, connect, resolve
+from ssh_gateway.session.upstream import Access, enter
 from ssh_gateway.transport.server import Downstream, LoginHandler
 
 # An invalid name is looked up like any other, under a name that no Hub gives.
@@ -83,18 +84,20 @@ async def log_in(connection: ClientConnection, credential: Credential) -> Sessio
     server connects before SUCCESS. One without connects when its first packets show what the client wants.
     """
     client = connection.client
-    identity = await authenticate(connection, credential)
-    if identity is None:
-        return None
-    access = await authorise(connection, identity)
-    session = Session(client, access)
-    if access.deferred:
-        await session.defer()
+    with tracing.span("ssh login", {"dlspawner.connection": client.number}):
+        with tracing.span("authenticate", {"dlspawner.method": connection.attempt.method}):
+            identity = await authenticate(connection, credential)
+        if identity is None:
+            tracing.add({"dlspawner.outcome": "not proven"})
+            return None
+        tracing.add({"dlspawner.user": identity.user})
+        access = await authorise(connection, identity)
+        session = Session(client, access)
+        if access.deferred:
+            await session.defer()
+        else:
+            session.relay(*await enter(client, access))
         return session
-    target = await resolve(client, access)
-    upstream = await connect(client, access, target)
-    session.relay(target, upstream)
-    return session
 
 
 async def authenticate(connection: ClientConnection, credential: Credential) -> Identity | None:

@@ -21,6 +21,7 @@ from typing import Any
 
 import asyncssh
 
+from dlspawner import tracing
 from ssh_gateway.backends.directory import BackendUnavailable, SshEndpoint
 from ssh_gateway.core import packets, routing
 from ssh_gateway.core.proof import OpenSession
@@ -29,7 +30,7 @@ from ssh_gateway.session import audit
 from ssh_gateway.session.context import STOPPING, Client, JumpStream, SessionRefused
 from ssh_gateway.session.relay import Relay
 from ssh_gateway.session.terminals import TerminalLine, escaped
-from ssh_gateway.session.upstream import Access, connect, find_server, on_lost, resolve
+from ssh_gateway.session.upstream import Access, enter, find_server, on_lost
 from ssh_gateway.transport import Upstream, connection
 
 # Proofs of host keys before the pod is connected; a client requests them once, and each is a few signatures.
@@ -216,8 +217,8 @@ class Session:
     async def _connect_default(self, asked: bytes) -> None:
         """Connects for the packet that needs the pod; all buffered packets are relayed in order."""
         try:
-            target = await resolve(self.client, self.access)
-            self.relay(target, await connect(self.client, self.access, target))
+            with tracing.span("ssh session without a server", {"dlspawner.user": self.user}):
+                self.relay(*await enter(self.client, self.access))
         except SessionRefused as refusal:
             is_stream = packets.read_direct_tcpip(asked) is not None
             jobs = await self._jobs_to_open() if is_stream else []

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import asyncssh
 
+from dlspawner import tracing
 from ssh_gateway import transport
 from ssh_gateway.backends.directory import BackendUnavailable, SshEndpoint
 from ssh_gateway.core import routing
@@ -41,6 +42,14 @@ class Access:
     identity: Identity
     server: str
     deferred: bool = False
+
+
+async def enter(client: Client, access: Access) -> tuple[SshEndpoint, transport.Upstream]:
+    """Returns the server's sshd, found or started, and the connection with it. Raises SessionRefused."""
+    with tracing.span("find the job", {"dlspawner.server": access.server}):
+        target = await resolve(client, access)
+    with tracing.span("connect to the job", {"dlspawner.job": target.job}):
+        return target, await connect(client, access, target)
 
 
 async def resolve(client: Client, access: Access) -> SshEndpoint:

@@ -38,7 +38,9 @@ DNS = [
 
 @pytest.fixture
 def chart(tmp_path: Path) -> Path:
-    return helm.whole_chart(tmp_path)
+    made = helm.whole_chart(tmp_path)
+    (made / "jobs" / "vscode.yaml").write_text("of `make vscode`, and no part of the chart")
+    return made
 
 
 def by_name(objects: Iterable[Object]) -> Found:
@@ -207,6 +209,9 @@ def test_manager_and_gateway_are_below_the_hub_s_base_url(chart: Path) -> None:
         ("db-1/manager", [5432]),
         ("/manager?host=one,two&port=5432,6432&target_session_attrs=read-write", [5432, 6432]),
         ("/manager?host=one,two&target_session_attrs=read-write", [5432]),
+        ("/manager?host=one:6432&host=two:6433&target_session_attrs=read-write", [6432, 6433]),
+        ("/manager?host=one:6432&host=two", [6432, 5432]),
+        ("/manager?host=db-1", [5432]),
     ],
 )
 def test_the_manager_may_reach_every_server_of_the_database_url(chart: Path, where: str, ports: list[int]) -> None:
@@ -227,6 +232,14 @@ def test_product_pods_run_and_pull_as_the_values_say(chart: Path) -> None:
         assert only.items() <= spec.items()
         assert [one["name"] for one in spec["imagePullSecrets"]] == ["image-pull-secret", "a", "b"]
     assert found["Deployment", PRODUCT, "gateway"]["spec"]["template"]["spec"]["affinity"] == near
+
+
+def test_manager_and_gateway_have_the_environment_of_the_values(chart: Path) -> None:
+    of_node = {"valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}
+    found = by_name(helm.rendered(chart, {**helm.NEEDED, "extraEnv": {"B": "http://b:1", "A": of_node}}))
+    for name in ("manager", "gateway"):
+        (container,) = found["Deployment", PRODUCT, name]["spec"]["template"]["spec"]["containers"]
+        assert container["env"][-2:] == [{"name": "A", **of_node}, {"name": "B", "value": "http://b:1"}]
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 
+from dlspawner import tracing
 from dlspawner.clients.hub import HubClient, HubFailed, HubRejected, HubServer
 from dlspawner.core.decisions import EngineAdmits
 from dlspawner.core.job import Job, JobState
@@ -157,7 +158,10 @@ class Dispatcher:
         where = (job.user, job.server)
         self.queue.starts_in_flight[where] = job.id
         try:
-            await self.hub.start_server(*where)
+            about = {"dlspawner.job": job.id, "dlspawner.user": job.user, "dlspawner.server": job.server}
+            waited = (self.book.now() - job.submitted).total_seconds()
+            with tracing.span("start from the queue", {**about, "dlspawner.queued_seconds": waited}):
+                await self.hub.start_server(*where)
         except HubRejected as no:
             return await self._refused(job, no)
         finally:

@@ -24,7 +24,7 @@ from jupyterhub.services.auth import HubOAuthenticated
 from pydantic import BaseModel, ValidationError
 from tornado.web import HTTPError, RequestHandler
 
-from dlspawner import request_log
+from dlspawner import request_log, tracing
 from dlspawner.clients.hub import HubError, HubIdentity, HubUnavailable, IdentityKind
 from dlspawner.core.endpoints import Target
 from dlspawner.manager.admission.service import AdmissionService
@@ -150,6 +150,8 @@ class ManagerHandler(RequestHandler):
         self._counted = True
         self.manager.running.begin()
         self.set_header(request_log.HEADER, request_log.accept(self.request.headers.get(request_log.HEADER)))
+        if self.request.method != "GET":
+            tracing.begin_request(f"{self.request.method} {type(self).__name__}", self.request.headers)
         if int(self.request.headers.get("Content-Length", 0)) > MAX_REQUEST:  # of which `server` has kept nothing
             raise HttpProblem(413, TOO_LONG)
 
@@ -166,6 +168,7 @@ class ManagerHandler(RequestHandler):
     def on_finish(self) -> None:
         if self._counted:
             self.manager.running.end()
+        tracing.end_request(self.get_status())
 
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
         """Operators read faults; refusals are in the access log."""

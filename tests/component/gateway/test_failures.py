@@ -58,9 +58,7 @@ def by_job(_visit: Session, _payload: bytes, by_client: bool, _channel: int | No
 
 FAULTS = {
     "in a login": Fault(FakePlaces, "endpoint", through="log_in"),
-    "in a task of the connection": Fault(
-        session_module, "resolve", login=("alice@gateway",), through="_connect_default"
-    ),
+    "in a task of the connection": Fault(session_module, "enter", login=("alice@gateway",), through="_connect_default"),
     "on a client's request": Fault(Session, "_note"),
     "on the job's last words": Fault(Session, "_note", command="exit 3", applies=by_job, through="from_upstream"),
     "on data, which asyncssh does not see": Fault(Session, "_used", through="take"),

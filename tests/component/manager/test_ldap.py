@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from traitlets.config import Config
 
 from tests.component.gateway.clients.ways import DEBIAN, LIBRARIES
 from tests.component.manager.quota import QuotaHub, running
@@ -23,7 +24,6 @@ from tests.harness.ports import free_port
 from tests.harness.spawner_hub import ROOT, Person
 from tests.kubernetes.certificates import Authority
 
-pytestmark = pytest.mark.slow
 (LINES,) = re.findall(r"```python\n(# LDAP.*?)```", (ROOT / "hub_config" / "CONFIGURATIONS.md").read_text(), re.DOTALL)
 SLAPD = """
 include {schema}/core.schema
@@ -127,6 +127,14 @@ def hub(tmp_path: Path) -> Iterator[LdapHub]:
         yield made
 
 
+def test_groups_of_active_directory_are_teams_by_their_common_name() -> None:
+    exec(LINES, {"c": (c := Config())})  # noqa: S102 - the lines that people copy
+    groups = ["CN=vision,OU=Groups,DC=example,DC=org", "CN=Speech Lab,OU=Groups,DC=example,DC=org"]
+    model = {"auth_state": {"user_attributes": {"memberOf": groups}}}
+    assert c.LDAPAuthenticator.post_auth_hook(None, None, model)["groups"] == ["vision", "Speech Lab"]
+
+
+@pytest.mark.slow
 def test_people_of_the_directory_have_its_numbers_and_its_groups_are_teams(hub: LdapHub) -> None:
     with pytest.raises(AssertionError, match="Invalid username or password"):
         Person(hub, "alice")  # with a password that is not hers

@@ -31,6 +31,7 @@ from dataclasses import asdict
 from functools import partial
 from statistics import median
 
+from dlspawner import tracing
 from dlspawner.core.config import SpecialPermission
 from dlspawner.core.job import JobState
 from dlspawner.core.scheduling import usage_report
@@ -82,6 +83,8 @@ class AdmissionHandler(HubOnlyHandler):
         )
         found = await self.admission.review(question)
         self.manager.meters.decided(found.decision, found.reason)
+        made = {"dlspawner.decision": found.decision, "dlspawner.reason": found.reason}
+        tracing.add({"dlspawner.job": job, "dlspawner.user": body.user, "dlspawner.template": body.template, **made})
         with contextlib.suppress(DatabaseUnavailable):  # the next start tells it again
             await self._note_email(body.user, body.email)
         self.reply(asdict(found))

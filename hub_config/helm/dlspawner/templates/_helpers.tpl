@@ -43,6 +43,12 @@ tolerations:
 {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
 {{- end }}
 
+{{- define "dlspawner.env" -}}
+{{- range $name, $value := .Values.jupyterhub.custom.extraEnv }}
+- {{ kindIs "string" $value | ternary (dict "value" $value) $value | merge (dict "name" $name) | toJson }}
+{{- end }}
+{{- end }}
+
 {{- define "dlspawner.dns" -}}
 - ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}]
   to:

@@ -27,8 +27,8 @@ setup(
     long_description_content_type="text/markdown",
     license="BSD-3-Clause",
     python_requires=">=3.11",
-    # What tests were run on: 3.11 all of them, 3.12 and 3.13 the unit tests and a few of the others; 3.14 none.
-    classifiers=[f"Programming Language :: Python :: {version}" for version in ("3.11", "3.12", "3.13")],
+    # What tests were run on: 3.11 all of them, the others the unit tests and a few of the components'.
+    classifiers=[f"Programming Language :: Python :: {version}" for version in ("3.11", "3.12", "3.13", "3.14")],
     packages=find_packages(include=["dlspawner", "dlspawner.*", "ssh_gateway", "ssh_gateway.*"]),
     package_data={
         "dlspawner.manager": ["db/migrations/*", "db/migrations/versions/*", "http/static/*"],

@@ -78,7 +78,6 @@ class QuotaHub(Hub):
     gpus: int = GPUS
     manager_port: int = field(default_factory=free_port)
     manager_kubeconfig: Path | None = None
-    hub_kubeconfig: Path | None = None
     settings: tuple[str, ...] = ()
     manager_program: tuple[str, ...] = ("-m", "dlspawner.manager")
     resource: str = GPU
@@ -147,8 +146,7 @@ class QuotaHub(Hub):
         config = self.state / "jupyterhub_config.py"
         ours = str(self.config / "jupyterhub_config.py")
         config.write_text(f"load_subconfig({ours!r})\n{EXTRA}{self.extra}")
-        own = {"KUBECONFIG": str(self.hub_kubeconfig)} if self.hub_kubeconfig else {}
-        self.run_with("hub", [sys.executable, "-m", "jupyterhub", f"--config={config}"], own)
+        self.run("hub", sys.executable, "-m", "jupyterhub", f"--config={config}")
 
         def up() -> bool:
             assert self.running["hub"].poll() is None, self.log[-3000:]

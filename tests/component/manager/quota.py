@@ -79,7 +79,6 @@ class QuotaHub(Hub):
     manager_port: int = field(default_factory=free_port)
     manager_kubeconfig: Path | None = None
     settings: tuple[str, ...] = ()
-    manager_program: tuple[str, ...] = ("-m", "dlspawner.manager")
     resource: str = GPU
     python_path: str = field(default_factory=lambda: os.environ.get("JUPYTERHUB_PATH", ""))  # another JupyterHub
 
@@ -123,7 +122,7 @@ class QuotaHub(Hub):
         if self.manager_kubeconfig is not None:
             own["KUBECONFIG"] = str(self.manager_kubeconfig)
         command = [
-            *(sys.executable, *self.manager_program, f"--db-url={self.db_url}"),
+            *(sys.executable, "-m", "dlspawner.manager", f"--db-url={self.db_url}"),
             f"--Manager.cluster_file={self.config / 'cluster.yaml'}",
             f"--Manager.teams_file={self.config / 'teams.yaml'}",
             f"--Manager.templates_dir={self.templates}",

@@ -16,8 +16,7 @@ import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.component.gateway.clients.ways import DEBIAN, LIBRARIES
-from tests.component.manager.quota import running
-from tests.component.manager.test_addresses import BelowHub
+from tests.component.manager.quota import QuotaHub, running
 from tests.component.manager.test_queue_hub import ADMIN
 from tests.e2e.browsing import WITH_SERVERS_PYTHON, log_in, run_cell, start_from_form
 from tests.e2e.people import Person, wait_for
@@ -48,9 +47,10 @@ backend proxy
 
 
 @dataclass
-class IngressHub(BelowHub):
-    """With the templates and files of a first look, and the gateway."""
+class IngressHub(QuotaHub):
+    """With the templates and files of a first look, and the gateway; everything is below a path."""
 
+    prefix: str = "/lab/gpu"
     front: int = field(default_factory=free_port)
     ssh_port: int = field(default_factory=free_port)
 

@@ -26,7 +26,6 @@ from tests.harness.ports import free_port
 from tests.kubernetes.certificates import Authority, pem
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
-SSH = "endpoints: [{name: ssh, port: 2222, protocol: ssh, expose: nodeport}]"
 FONTS = "/font-roboto/"  # TensorBoard asks for its own at the root, and does without
 HAPROXY = """
 defaults

@@ -397,7 +397,7 @@ async def test_stop_of_a_queued_job_cancels_it(portal: Portal) -> None:
 PENDING, PLACE = "/hub/spawn-pending/alice/train", "/services/jobs/wait/alice/train"
 ANSWERS: dict[str, tuple[Exception | None, int, str]] = {
     "it starts": (None, 303, PENDING),
-    "it is queued": (HubRejected(429, "It is number 1 in the queue."), 303, PLACE),
+    "it is queued": (HubRejected(429, "Number 1 in the queue."), 303, PLACE),
     "it starts already": (HubRejected(400, "alice:train is pending spawn"), 303, PLACE),
     "a refusal while another job is queued": (HubRejected(400, f"No such image {HOSTILE}"), 409, ""),
     "the Hub is away": (HubUnavailable("The Hub did not answer."), 503, ""),

@@ -84,7 +84,7 @@ def test_hub_with_a_spawn_limit_starts_all_in_their_order_without_a_failure(hub:
     assert hub.start_server("holder", gpus=GPUS).status_code in {201, 202}
     wait_for(lambda: hub.ready() == ["holder/"], "all GPUs are held", SECONDS)
     for number, user in enumerate(CROWD, start=1):
-        assert f"It is number {number} in the queue" in hub.refusal(user, hub.start_server(user, gpus=1))
+        assert f"Number {number} in the queue" in hub.refusal(user, hub.start_server(user, gpus=1))
     hub.api("DELETE", "/users/holder/server")
     wait_for(lambda: {f"{user}/" for user in CROWD} <= set(hub.ready()), "all have started", SECONDS)
     assert f"{SPAWN_LIMIT} pending spawns, throttling" in hub.log

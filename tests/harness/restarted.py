@@ -6,17 +6,14 @@ The Hub is asked by REST which servers it knows, the cluster which pods, Secrets
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
-import random
 import shutil
 import signal
 import sqlite3
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -221,52 +218,3 @@ def with_tiny(folder: Path) -> Path:
     shutil.copytree(ROOT / "templates", folder / "templates")
     (folder / "templates" / "jobs" / "tiny.yaml").write_text(TINY)
     return folder / "templates"
-
-
-def storm(world: World, seed: int, *, servers: int, kills: int, longest: float) -> None:
-    """Start many servers and kill the Hub meanwhile, again and again; the last ones are also stopped now and then.
-
-    A server that is not stopped keeps its pod from the first moment on.
-    """
-    chance, first = random.Random(seed), dict[str, str]()
-    names = [f"s{number}" for number in range(servers)]
-    stopped = set(names[-servers // 5 :])
-    with ThreadPoolExecutor(8) as people:
-        for _ in range(kills):
-            moment = chance.uniform(0.1, longest)
-            asked = [people.submit(_ask, world, name, stop=name in stopped and chance.random() < 0.5) for name in names]
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                world.hub.running["hub"].wait(moment)
-            world.hub.stop("hub", signal.SIGKILL)
-            for one in asked:
-                one.result()
-            for name, pod in world.pods().items():
-                first.setdefault(name, pod["metadata"]["uid"])
-            world.hub.start_hub()
-        for one in [people.submit(_insist, world, name) for name in names]:
-            one.result()
-    world.settled()
-    missing = [name for name in names if name not in stopped and not world.ready(name)]
-    assert not missing, f"seed {seed}: {missing}\n{world.hub.log[-5000:]}"
-    pods = world.pods()
-    lost = [
-        name
-        for name in names
-        if name not in stopped
-        and first.get(world.pod_name(name), None) not in (None, pods[world.pod_name(name)]["metadata"]["uid"])
-    ]
-    assert not lost, f"seed {seed}: other pods than at first: {lost}\n{world.hub.log[-5000:]}"
-
-
-def _ask(world: World, name: str, *, stop: bool) -> None:
-    """Start or stop a server of a Hub that may be away."""
-    with contextlib.suppress(requests.RequestException):
-        if stop:
-            world.api("DELETE", f"/users/{world.user}/servers/{name}")
-        else:
-            world.start(name)
-
-
-def _insist(world: World, name: str) -> None:
-    """Start it, also where the Hub still looks at a start that was never made ("is pending check"), or clears up."""
-    wait_for(lambda: "is pending" not in world.start(name).text, f"{name} may be started", SECONDS)

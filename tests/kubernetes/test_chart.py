@@ -53,11 +53,6 @@ def by_name(objects: Iterable[Object]) -> Found:
     return found
 
 
-def is_theirs(one: Object) -> bool:
-    """An object of zero-to-jupyterhub."""
-    return bool(one["metadata"].get("labels", {}).get("app.kubernetes.io/name") == "jupyterhub")
-
-
 def labels(name: str) -> dict[str, str]:
     return {"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "dlspawner"}
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.component.manager.logs_story import its_log_outlives_a_job_and_holds_no_token
-from tests.component.manager.test_logs_hub import NoisyHub
+from tests.component.manager.test_logs_hub import NoisyHub, its_log_outlives_a_job_and_holds_no_token
 from tests.contract.client import Client
 from tests.kubernetes import counted
 from tests.kubernetes.conftest import Image

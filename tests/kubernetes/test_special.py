@@ -1,7 +1,7 @@
 """Special permissions in real containers: each is in effect in the second namespace, and refused in the ordinary one.
 
 How a job comes to be approved, and that the Hub makes it there, is shown with the embedded cluster
-(tests/component/manager/test_special_hub.py); here pods are what the spawner makes of templates that ask.
+(tests/e2e/test_launcher.py); here pods are what the spawner makes of templates that ask.
 
 Fast networks, by a Hub with its Manager: ports of the host, and devices that a node counts.
 """

@@ -20,11 +20,6 @@ SETTINGS = (
 )
 
 
-def queue(hub: QuotaHub) -> list[tuple[str, ...]]:
-    """Who waits since when, by the database."""
-    return hub.rows("SELECT user_name, job, submitted FROM jobs WHERE state = 'queued' ORDER BY submitted")
-
-
 def places(hub: QuotaHub, users: list[str]) -> dict[str, int]:
     """The places that the Manager tells the Hub; none while it does not decide."""
     headers = {"Authorization": f"token {derive_hub_token('manager-token')}"}
@@ -38,26 +33,9 @@ def places(hub: QuotaHub, users: list[str]) -> dict[str, int]:
     return found
 
 
-def turns(hub: QuotaHub) -> list[str]:
-    """The jobs whose turn has come, in the order in which it first did."""
-    found = hub.rows("SELECT job, min(id) FROM job_events WHERE reason = 'scheduled' GROUP BY job ORDER BY min(id)")
-    return [job for job, _ in found]
-
-
 def live(hub: QuotaHub) -> list[tuple[str, ...]]:
     """The Manager's jobs that have not ended: user, state and pod."""
     return hub.rows("SELECT user_name, state, pod_uid FROM jobs WHERE state <> 'ended'")
-
-
-def power_cut(hub: QuotaHub, *, cluster: bool = False) -> None:
-    """SIGKILL for Manager, Hub and proxy at once, perhaps the API server as well; then they start again."""
-    for name in ("manager", "hub", "proxy", *(["cluster"] if cluster else [])):
-        hub.kill(name)
-    if cluster:
-        hub.start_cluster()
-    hub.start_manager()
-    hub.start_proxy()
-    hub.start_hub()
 
 
 def settled(hub: QuotaHub) -> bool:

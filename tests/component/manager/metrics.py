@@ -93,19 +93,10 @@ def measuring(folder: Path, gpus: list[Gpu], hours: int = 3) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def prometheus(
-    folder: Path, targets: Mapping[str, str] | None = None, port: int = 0, more: Sequence[str] = ()
-) -> Iterator[str]:
-    """The address of one that runs; ``targets``: names of jobs and the addresses to scrape, once a second.
-
-    ``more``: entries of `scrape_configs` that say more than that, in YAML.
-    """
+def prometheus(folder: Path, port: int = 0, more: Sequence[str] = ()) -> Iterator[str]:
+    """The address of one that runs; ``more``: entries of `scrape_configs`, in YAML, which are scraped once a second."""
     config = folder / "prometheus.yml"
-    scrapes = [
-        f"  - {{job_name: {name}, static_configs: [{{targets: ['{address}']}}]}}"
-        for name, address in (targets or {}).items()
-    ]
-    scrapes += [f"  - {{{one}}}" for one in more]
+    scrapes = [f"  - {{{one}}}" for one in more]
     scrape = ["scrape_configs:", *scrapes] if scrapes else []
     config.write_text("\n".join(["global: {scrape_interval: 1s, scrape_timeout: 1s}", *scrape]) + "\n")
     port = port or free_port()

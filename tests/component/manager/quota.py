@@ -78,9 +78,7 @@ class QuotaHub(Hub):
     gpus: int = GPUS
     manager_port: int = field(default_factory=free_port)
     manager_kubeconfig: Path | None = None
-    hub_kubeconfig: Path | None = None
     settings: tuple[str, ...] = ()
-    manager_program: tuple[str, ...] = ("-m", "dlspawner.manager")
     resource: str = GPU
     python_path: str = field(default_factory=lambda: os.environ.get("JUPYTERHUB_PATH", ""))  # another JupyterHub
 
@@ -124,7 +122,7 @@ class QuotaHub(Hub):
         if self.manager_kubeconfig is not None:
             own["KUBECONFIG"] = str(self.manager_kubeconfig)
         command = [
-            *(sys.executable, *self.manager_program, f"--db-url={self.db_url}"),
+            *(sys.executable, "-m", "dlspawner.manager", f"--db-url={self.db_url}"),
             f"--Manager.cluster_file={self.config / 'cluster.yaml'}",
             f"--Manager.teams_file={self.config / 'teams.yaml'}",
             f"--Manager.templates_dir={self.templates}",
@@ -147,8 +145,7 @@ class QuotaHub(Hub):
         config = self.state / "jupyterhub_config.py"
         ours = str(self.config / "jupyterhub_config.py")
         config.write_text(f"load_subconfig({ours!r})\n{EXTRA}{self.extra}")
-        own = {"KUBECONFIG": str(self.hub_kubeconfig)} if self.hub_kubeconfig else {}
-        self.run_with("hub", [sys.executable, "-m", "jupyterhub", f"--config={config}"], own)
+        self.run("hub", sys.executable, "-m", "jupyterhub", f"--config={config}")
 
         def up() -> bool:
             assert self.running["hub"].poll() is None, self.log[-3000:]

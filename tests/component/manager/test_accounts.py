@@ -7,10 +7,8 @@ import logging
 from datetime import UTC, datetime
 
 import pytest
-import requests
 from sqlalchemy import delete
 
-from dlspawner.core.link import derive_hub_token
 from dlspawner.core.unix_account import UidRange
 from dlspawner.manager.db.outbox import note_email, read_settings
 from dlspawner.manager.db.repository import JobRepository
@@ -129,18 +127,6 @@ async def test_the_hub_requests_uids(world: World, person: str) -> None:
     assert (person, first) == (account, first) == await hub(world).unix_account(person, UidRange(40_000, 40_001))
     assert first.uid == first.gid in UIDS
     assert strange.uid not in (first.uid, None)
-
-
-def test_only_the_hub_requests_uids(world: World, person: str) -> None:
-    tokens = [world.token("root-admin"), *world.tokens.values(), derive_hub_token("other"), ""]
-    for token in tokens:
-        answer = requests.put(
-            f"{world.jobs}/api/internal/users/{person}/account",
-            headers={"Authorization": f"token {token}"},
-            json={"first_uid": 1, "last_uid": 2},
-            timeout=30,
-        )
-        assert (answer.status_code, answer.json()["detail"]) == (403, "Only the Hub may ask this.")
 
 
 async def test_wrong_token_and_full_range_are_sentences(world: World, person: str) -> None:

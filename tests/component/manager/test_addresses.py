@@ -1,14 +1,13 @@
-"""Other addresses than the usual ones, in a real browser with a real Hub and proxy.
+"""A domain for each user and service (JupyterHub.subdomain_host), in a real browser with a real Hub and proxy.
 
-A domain for each user and service (JupyterHub.subdomain_host), and a path before all of them (JupyterHub.base_url).
 ``*.localhost`` is this machine. Browsers hold what a form's answer leads to against the page's policy as well.
+A path before all addresses (JupyterHub.base_url) is in test_ingress.py.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -48,37 +47,15 @@ class ApartHub(QuotaHub):
         super().start_hub()
 
 
-@dataclass
-class BelowHub(QuotaHub):
-    """Everything is below a path."""
-
-    prefix: str = "/lab/gpu"
-
-    @property
-    def home(self) -> str:
-        return self.url
-
-    @property
-    def jobs(self) -> str:
-        return f"{self.url}/services/jobs/"
-
-    @property
-    def server(self) -> str:
-        return f"{self.url}/user/alice/train"
-
-
-Addressed = ApartHub | BelowHub
-
-
-@pytest.fixture(params=[ApartHub, BelowHub])
-def hub(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Addressed]:
-    with running(request.param(tmp_path, db_url=f"sqlite:///{tmp_path / 'manager.sqlite'}")) as made:
-        assert isinstance(made, Addressed)
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[ApartHub]:
+    with running(ApartHub(tmp_path)) as made:
+        assert isinstance(made, ApartHub)
         yield made
 
 
 @pytest.fixture
-def page(hub: Addressed) -> Iterator[Page]:
+def page(hub: ApartHub) -> Iterator[Page]:
     """Alice's, logged in; a violation of a content security policy or a missing page or file fails the test."""
     refused: list[str] = []
     lost: list[str] = []
@@ -99,21 +76,21 @@ def page(hub: Addressed) -> Iterator[Page]:
     assert (refused, lost) == ([], [])
 
 
-def chooses(page: Page, hub: Addressed, server: str, gpus: int) -> None:
+def chooses(page: Page, hub: ApartHub, server: str, gpus: int) -> None:
     """The Hub's form, sent."""
     page.goto(f"{hub.home}/hub/spawn/alice/{server}")
     page.locator(".job-panel:not([hidden]) [data-option=gpus]").fill(str(gpus))
     page.get_by_role("button", name="Start", exact=True).click()
 
 
-def state(page: Page, hub: Addressed, server: str, name: str) -> None:
+def state(page: Page, hub: ApartHub, server: str, name: str) -> None:
     """The portal says that this job is in this state."""
     page.goto(hub.jobs)
     row = page.locator(f"section[data-server={server}][data-state={name}]")
     expect(row).to_be_visible(timeout=PATIENCE)
 
 
-def test_jobs_are_started_stopped_restarted_and_cancelled_at_other_addresses(hub: Addressed, page: Page) -> None:
+def test_jobs_are_started_stopped_restarted_and_cancelled_at_other_addresses(hub: ApartHub, page: Page) -> None:
     expect(page).to_have_url(hub.jobs, timeout=PATIENCE)
 
     chooses(page, hub, "train", 8)

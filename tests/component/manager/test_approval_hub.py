@@ -5,19 +5,14 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-import requests
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.component.manager import crowds
 from tests.component.manager.api_client import TEAMS
 from tests.component.manager.quota import QuotaHub, running
 from tests.e2e.people import wait_for
 from tests.harness.chromium import LAUNCH, PATIENCE
-from tests.harness.spawner_hub import Person
 
 pytestmark = pytest.mark.slow
 SETTINGS = ("--Manager.lease_seconds=3", "--Manager.reservation_seconds=20")
@@ -28,28 +23,6 @@ class CappedHub(QuotaHub):
 
     def set_quota(self, gpus: int) -> None:
         (self.config / "teams.yaml").write_text(TEAMS % (2, 6))
-
-
-def waits(hub: QuotaHub, person: Person, gpus: int = 3, server: str = "") -> str:
-    """A start that has to wait for an approval; the job's id."""
-    assert person.start(server, gpus=gpus).status_code in {202, 429}
-    wait_for(lambda: hub.jobs().get(person.name) == "pending-approval", "it is written down", 60)
-    return dict(hub.rows("SELECT user_name, job FROM jobs WHERE state <> 'ended'"))[person.name]
-
-
-def ask(person: Person, method: str, path: str, **body: Any) -> requests.Response:
-    """A program asks the Manager; again while none acts, or the Hub's proxy, just started, has no way to it yet."""
-    answer = requests.Response()
-
-    def answered() -> bool:
-        nonlocal answer
-        headers = {"Authorization": f"token {person.token}"}
-        url = f"{person.hub.url}/services/jobs/api/{path}"
-        answer = requests.request(method, url, headers=headers, json=body or None, timeout=30)
-        return answer.status_code not in {502, 503} and "html" not in answer.headers["Content-Type"]
-
-    wait_for(answered, "a Manager acts", 60)
-    return answer
 
 
 @pytest.fixture(scope="module")
@@ -116,30 +89,3 @@ def test_approval_from_the_form_to_the_running_job(hub: QuotaHub, chromium: Brow
     assert hub.held() == 3
     hub.api("DELETE", "/users/alice/server")
     wait_for(lambda: not hub.jobs(), "it has ended", 60)
-
-
-def test_request_is_decided_once_and_carried_out_across_kills(db_url: str, tmp_path: Path) -> None:
-    with running(CappedHub(tmp_path, db_url=db_url, settings=SETTINGS)) as hub:
-        alice, bob, vera = (Person(hub, name) for name in ("alice", "bob", "vera"))
-        yes, no = waits(hub, alice), waits(hub, bob, gpus=5)
-        before = hub.rows("SELECT job, submitted FROM jobs ORDER BY job")
-        crowds.power_cut(hub)
-        listed = ask(vera, "GET", "approvals?mine=decide").json()["items"]
-        assert [one["job"] for one in listed] == [no, yes]
-        assert hub.jobs() == {"alice": "pending-approval", "bob": "pending-approval"}
-
-        assert ask(vera, "POST", f"jobs/{yes}/approve", reason="Go").status_code == 200
-        hub.kill("manager")  # before, or while, the Hub is told
-        decided = hub.rows("SELECT job, standing, decided_by FROM approvals WHERE standing <> 'waiting'")
-        assert decided == [(yes, "approved", "vera")]
-        hub.start_manager()
-        wait_for(lambda: hub.ready() == ["alice/"], "it runs", 120)
-        assert ask(vera, "POST", f"jobs/{yes}/deny").status_code == 409
-
-        assert ask(vera, "POST", f"jobs/{no}/deny").status_code == 200
-        crowds.power_cut(hub)
-        late = ask(vera, "POST", f"jobs/{no}/approve")
-        assert late.status_code == 409, late.text
-        wait_for(lambda: hub.jobs() == {"alice": "running"}, "the other one has ended", 60)
-        assert hub.rows("SELECT job, submitted FROM jobs ORDER BY job") == before
-        assert hub.held() == 3

@@ -154,8 +154,10 @@ def test_hub_that_is_killed_leaves_one_pod_and_one_server(hub: QuotaHub, cluster
 
 def test_cancelled_job_leaves_no_pod(hub: QuotaHub, cluster: Cluster) -> None:
     hub.refusal("cid", hub.start_server("cid", gpus=1))
+    wait_for(lambda: not hub.servers(), "the start has left its pod", 60)
     again = hub.refusal("cid", hub.start_server("cid", gpus=2))
     assert "waits in the cluster already, with other options" in again
+    wait_for(lambda: not hub.servers(), "the Hub has cleared up", 60)
     assert ask(hub, "DELETE", "cid").status_code == 204
     wait_for(lambda: not cluster.pods() and not hub.jobs(), "nothing is left")
 

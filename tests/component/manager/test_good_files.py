@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,6 @@ from dlspawner.errors import InvalidConfiguration
 from dlspawner.manager.model.notice import NoticeKind, Recipient
 from tests.component.manager import quota
 from tests.component.manager.manager_harness import Acting, Office, until, wants
-from tests.e2e.people import wait_for
 
 NEW = "teams:\n  vision: {title: Vision, quota: {gpu: 3}}\n  default: {title: Everybody, quota: {gpu: 5}}\n"
 BROKEN = "teams: ["
@@ -73,17 +71,6 @@ async def test_a_manager_that_starts_while_a_file_is_broken_goes_on_with_the_las
         file.write_text(quota.TEAMS % 8)
         await until(lambda: teams(leader) == {"default": 8000}, "it is whole again")
         await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is None, "and that is taken back")
-
-
-def test_a_hub_that_starts_while_a_file_is_broken_goes_on_with_the_manager_s_version(tmp_path: Path) -> None:
-    with quota.running(quota.QuotaHub(tmp_path)) as hub:
-        hub.add_users(["alice"])
-        (hub.config / "teams.yaml").write_text(BROKEN)
-        hub.kill("hub")
-        hub.start_hub()
-        assert hub.log.count("teams.yaml:1: .: this is not YAML") == 1
-        hub.start_server("alice")
-        wait_for(lambda: hub.ready() == ["alice/"], "her server runs", 120)
 
 
 async def test_a_template_that_is_gone_or_broken_is_kept_with_the_files_that_name_it(office: Office) -> None:

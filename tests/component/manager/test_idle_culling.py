@@ -230,6 +230,36 @@ async def test_time_without_reports_of_any_gateway_counts_as_use(office: Office,
         assert (warning(acting, job) is None) is forgotten
 
 
+async def run_with_logs(office: Office, acting: Acting, user: str, template: str, log_dir: str) -> AdmissionRequest:
+    """A running job without GPUs, whose logs are there."""
+    question = wants(user, 0, server=template, template=template)
+    assert (await acting.ask(question)).decision == "admit"
+    told = {"user": user, "server": template, "team": "default", "log-dir": log_dir}
+    annotations = {f"dlspawner.dev/{name}": value for name, value in told.items()}
+    annotations[naming.NONCE_ANNOTATION] = question.nonce
+    pod = await office.make_pod(question, name=f"jupyter-{user}--{template}", annotations=annotations)
+    await office.bind(pod)
+    await acting.until_state(question, JobState.RUNNING)
+    office.hub.servers = {*(office.hub.servers or ()), (user, template)}
+    return question
+
+
+async def test_board_is_used_while_a_job_of_its_user_writes_the_logs_that_it_shows(office: Office) -> None:
+    board = {**quota.TEMPLATE, "idle": {"counts": ["http"]}}
+    (office.folder / "jobs" / "board.yaml").write_text(json.dumps(board))
+    async with office.manager() as acting:
+        shown = await run_with_logs(office, acting, "ann", "board", "/home/ann/runs")
+        writes = await run_with_logs(office, acting, "ann", "tiny", "/home/ann/runs/first")
+        foreign = await run_with_logs(office, acting, "dan", "board", "/home/ann/runs")
+        await after(office, acting, 950)
+        assert keep_reason(acting, shown) is Cause.USED
+        assert warning(acting, foreign) is not None, "the logs are another user's"
+        await office.cluster.delete(PODS, "jupyter-ann--tiny", NAMESPACE, grace=0)
+        await acting.until_state(writes, JobState.ENDED)
+        await after(office, acting, 950)
+        assert warning(acting, shown) is not None
+
+
 async def test_job_of_a_removed_template_goes_on(office: Office, leader: Acting) -> None:
     job = await run(office, leader, "plain", gpus=0, template="gone")
     for _ in range(6):

@@ -16,8 +16,7 @@ import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.component.gateway.clients.ways import DEBIAN, LIBRARIES
-from tests.component.manager.quota import running
-from tests.component.manager.test_addresses import BelowHub
+from tests.component.manager.quota import QuotaHub, running
 from tests.component.manager.test_queue_hub import ADMIN
 from tests.e2e.browsing import WITH_SERVERS_PYTHON, log_in, run_cell, start_from_form
 from tests.e2e.people import Person, wait_for
@@ -27,7 +26,6 @@ from tests.harness.ports import free_port
 from tests.kubernetes.certificates import Authority, pem
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
-SSH = "endpoints: [{name: ssh, port: 2222, protocol: ssh, expose: nodeport}]"
 FONTS = "/font-roboto/"  # TensorBoard asks for its own at the root, and does without
 HAPROXY = """
 defaults
@@ -48,9 +46,10 @@ backend proxy
 
 
 @dataclass
-class IngressHub(BelowHub):
-    """With the templates and files of a first look, and the gateway."""
+class IngressHub(QuotaHub):
+    """With the templates and files of a first look, and the gateway; everything is below a path."""
 
+    prefix: str = "/lab/gpu"
     front: int = field(default_factory=free_port)
     ssh_port: int = field(default_factory=free_port)
 

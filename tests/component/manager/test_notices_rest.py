@@ -26,31 +26,23 @@ async def told(
 
 
 WHO: dict[str, Callable[[World], str | None]] = {
-    "anonymous": lambda world: None,
-    "unknown token": lambda world: "0123456789abcdef",
     "alice": lambda world: world.token("alice"),
-    "alice, token that may not use the service": lambda world: world.token("alice", ("self",)),
     "alice's server": lambda world: world.server_token("alice", "train"),
     "alice's other server": lambda world: world.server_token("alice", "other"),
     "bob": lambda world: world.token("bob"),
     "bob's server of the same name": lambda world: world.server_token("bob", "train"),
     "admin": lambda world: world.token("root-admin"),
     "gateway": lambda world: world.tokens["gateway"],
-    "other service": lambda world: world.tokens["other"],
 }
 #                                             what they read, may they answer alice/train's
 MAY: dict[str, tuple[str, int]] = {
-    "anonymous": ("401", 401),
-    "unknown token": ("401", 401),
     "alice": ("about alice/train, about alice/second", 204),
-    "alice, token that may not use the service": ("403", 403),
     "alice's server": ("about alice/train", 204),
     "alice's other server": ("", 404),
     "bob": ("about bob/train", 404),
     "bob's server of the same name": ("about bob/train", 404),
     "admin": ("a file is broken", 404),
     "gateway": ("about alice/train, about alice/second, about bob/train, a file is broken", 404),
-    "other service": ("403", 403),
 }
 
 

@@ -37,31 +37,6 @@ OUT_OF_MEMORY = "The job used more than its 64 MiB of memory and was stopped: st
 HOSTILE = '"><script>alert(1)</script>'
 
 
-@pytest.mark.parametrize(
-    ("code", "reason", "sentence"),
-    [
-        pytest.param(0, "Completed", "The job has finished. Its server ended by itself.", id="success"),
-        pytest.param(139, "Error", "Its server was ended by signal 11 (SIGSEGV): start it again.", id="a signal"),
-        pytest.param(
-            137,
-            "OOMKilled",
-            OUT_OF_MEMORY,
-            id="memory",
-        ),
-    ],
-)
-async def test_ended_job_has_a_sentence_and_its_log(portal: Portal, code: int, reason: str, sentence: str) -> None:
-    question = await portal.runs(wants("alice", server="train"))
-    await portal.office.finish("jupyter-alice--train", code, reason)
-    await until(lambda: has_ended(portal, question), "it has ended")
-    portal.hub.over.add(("alice", "train"))
-    page = await portal.read("alice")
-    assert sentence in page.text
-    assert f'href="/services/jobs/jobs/{question.job}"' in page.body
-    assert f'href="/services/jobs/jobs/{question.job}/log"' in page.body
-    assert sentence in (await portal.read("alice", f"jobs/{question.job}")).text
-
-
 ENDED = {"exitCode": 3, "finishedAt": "2026-01-01T00:00:00Z"}
 CRASHED = {"name": "notebook", "lastState": {"terminated": ENDED}, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
 KILLED = {"name": "notebook", "state": {"terminated": {**ENDED, "exitCode": 137, "reason": "OOMKilled"}}}
@@ -146,6 +121,8 @@ async def test_reason_for_which_the_hub_gives_a_start_up_is_on_every_page(portal
     for page in ("", f"jobs/{question.job}", f"api/jobs/{question.job}"):
         answer = await portal.read("alice", page)
         assert why in answer.text + answer.body, page
+    home = await portal.read("alice")
+    assert all(f'href="/services/jobs/jobs/{question.job}{page}"' in home.body for page in ("", "/log"))
 
 
 async def test_starting_job_has_the_latest_event_of_its_pod(portal: Portal) -> None:
@@ -420,7 +397,7 @@ async def test_stop_of_a_queued_job_cancels_it(portal: Portal) -> None:
 PENDING, PLACE = "/hub/spawn-pending/alice/train", "/services/jobs/wait/alice/train"
 ANSWERS: dict[str, tuple[Exception | None, int, str]] = {
     "it starts": (None, 303, PENDING),
-    "it is queued": (HubRejected(429, "It is number 1 in the queue."), 303, PLACE),
+    "it is queued": (HubRejected(429, "Number 1 in the queue."), 303, PLACE),
     "it starts already": (HubRejected(400, "alice:train is pending spawn"), 303, PLACE),
     "a refusal while another job is queued": (HubRejected(400, f"No such image {HOSTILE}"), 409, ""),
     "the Hub is away": (HubUnavailable("The Hub did not answer."), 503, ""),

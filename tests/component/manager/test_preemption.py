@@ -40,9 +40,9 @@ def hub(office: Office, monkeypatch: pytest.MonkeyPatch) -> StoppingHub:
     return made
 
 
-def configure(folder: Path, min_run: int = 0, notice: int = 60) -> None:
+def configure(folder: Path, min_run: int = 0) -> None:
     cluster = (folder / "cluster.yaml").read_text().partition("scheduling:")[0]
-    scheduling = f"scheduling: {{notice_seconds: {notice}, min_run_seconds: {min_run}}}\n"
+    scheduling = f"scheduling: {{notice_seconds: 60, min_run_seconds: {min_run}}}\n"
     (folder / "cluster.yaml").write_text(cluster + scheduling)
 
 
@@ -154,17 +154,6 @@ async def test_notice_stop_and_requeue_happen_once_across_managers(office: Offic
         await leader.until_state(owner, JobState.STARTING)
         assert (await leader.reasons(victim))[-3:] == ["preemption-notice", "preempted", "requeued"]
         assert (await leader.reasons(owner)) == ["queued", "nodes-reserved", "scheduled"]
-
-
-async def test_borrower_leaves_at_once_and_waits_again_without_notice(office: Office, hub: StoppingHub) -> None:
-    configure(office.folder, notice=0)
-    async with office.manager() as leader:
-        victim = await run_borrower(office, leader, requeue=True)
-        owner = await queue_owner(leader)
-        await leader.until_state(owner, JobState.STARTING)
-        await leader.until_state(victim, JobState.QUEUED)
-        assert (await leader.reasons(victim))[-3:] == ["preemption-notice", "preempted", "requeued"]
-        assert len(hub.asked) == 1
 
 
 async def test_victim_that_takes_long_to_start_runs_for_the_minimum_time(office: Office, hub: StoppingHub) -> None:

@@ -18,7 +18,7 @@ from dlspawner import doctor
 from dlspawner.doctor import Installation
 from dlspawner.spawner.manager_link import TAKEN
 from tests.component.manager.crowds import SETTINGS
-from tests.component.manager.quota import GPUS, QuotaHub, Sampler, running
+from tests.component.manager.quota import QuotaHub, running
 from tests.e2e.people import wait_for
 
 pytestmark = pytest.mark.real
@@ -72,22 +72,6 @@ def hold(hub: QuotaHub, gpus: int) -> None:
     wait_for(lambda: "modest/" in hub.ready(), "it runs", 60)
 
 
-def test_of_24_starts_at_once_eight_get_a_gpu_and_the_others_read_the_reason(hub: QuotaHub) -> None:
-    users = [f"crowd{number}" for number in range(24)]
-    hub.add_users(users)
-    with Sampler(hub) as sampler:
-        statuses = hub.storm(users, gpus=1)
-        wait_for(lambda: len(hub.ready()) == GPUS, "eight are ready", 60)
-        wait_for(lambda: len(hub.servers()) == GPUS, "the others have ended", 60)
-    assert sampler.most == GPUS
-    assert set(statuses) <= {201, 202, 429}
-    late = next(user for user in users if f"{user}/" not in hub.servers())
-    said = hub.refusal(late, hub.start_server(late, gpus=1))
-    assert said.startswith("Team Everybody uses 8 of its 8 GPUs of type gpu; this job needs 1. Number ")
-    assert "/services/jobs/wait/crowd" in said
-    assert "Traceback" not in hub.log
-
-
 def test_final_manifest_counts_and_not_the_form(hub: QuotaHub) -> None:
     hub.add_users(["greedy", "very-greedy", "modest"])
     hold(hub, gpus=7)
@@ -127,29 +111,6 @@ def test_job_without_gpus_sees_none_and_is_stored(hub: QuotaHub) -> None:
     ]
     assert visible == [["void"], ["void"]], "whatever the Hub's configuration and a hook say"
     wait_for(lambda: hub.jobs() == {"sneaky": "running"}, "it is written down")
-
-
-@pytest.mark.slow
-def test_without_a_manager_no_job_starts_and_running_ones_go_on(hub: QuotaHub) -> None:
-    hub.add_users(["early", "late"])
-    assert hub.start_server("early", gpus=1).status_code in {201, 202}
-    wait_for(lambda: "early/" in hub.ready(), "it runs", 60)
-    hub.kill("manager")
-    try:
-        answer = hub.start_server("late", gpus=1)  # the account's question comes first, and has the shorter deadline
-        wait_for(lambda: "late/" not in hub.servers(), "it is refused", 90)
-        assert answer.status_code in {202, 429}
-        assert hub.ready() == ["early/"]
-    finally:
-        hub.start_manager()
-
-    def both_run() -> bool:
-        if "late/" not in hub.servers():  # what was answered 202 is refused after that while none acts yet
-            hub.start_server("late", gpus=7)
-        return set(hub.ready()) == {"early/", "late/"}
-
-    wait_for(both_run, "the new Manager acts, and both run", 120)
-    assert "Traceback" not in (hub.state / "manager.log").read_text()
 
 
 def test_a_new_person_gets_nothing_of_one_who_was_renamed_and_removed(hub: QuotaHub) -> None:

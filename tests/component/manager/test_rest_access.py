@@ -144,6 +144,45 @@ def ask(targets: Targets, who: str, address: str) -> requests.Response:
         return answer
 
 
+_UIDS = {"first_uid": 20000, "last_uid": 59999}
+# What the Hub sends to addresses which are for it alone, without changing what the rows above are about.
+BY_THE_HUB: dict[str, Any] = {
+    "GET api/internal/files": None,
+    "GET api/internal/free-gpus": None,
+    "GET api/internal/templates/{user}/usual-start": None,
+    "PUT api/internal/jobs/{id}/admission": {
+        **{"user": "alice", "server": SERVER, "team": "vision", "template": "tiny", "preemptible": False},
+        **{"priority": "", "requeue": False, "request_milliseconds": 3000, "namespace": "jobs"},
+        "pods": list(wants(gpus=9).pods),
+    },
+    "GET api/internal/jobs/{id}/ending": None,
+    "GET api/internal/jobs/{id}/log-kept": None,
+    "POST api/internal/jobs/{id}/left": {"user": "alice"},
+    "POST api/internal/jobs/{id}/released": {"user": "alice"},
+    "GET api/internal/users/{user}/account": None,
+    "PUT api/internal/users/{user}/account": _UIDS,
+    "POST api/internal/users/{user}/interrupted": {"server": "none", "job": ""},
+    "POST api/internal/users/{user}/removed": {},
+    "POST api/internal/users/{user}/renamed": {"name": "nobody-2"},
+    "PUT api/internal/users/{user}/starting": {"server": WAITS, **_UIDS},
+    "GET api/internal/users/{user}/waiting": None,
+}
+
+# Buttons: whoever opens their address is led back to the page, or to the login.
+BUTTONS = (
+    "GET cluster/cordon",
+    "GET cluster/{node}/uncordon",
+    "GET cluster/policy/run",
+    "GET cluster/policy/cancel",
+    "GET jobs/{id}/keep",
+    "GET jobs/{id}/stop",
+    "GET keys/start-on-connect",
+    "GET keys/suggestions/{number}/import",
+    "GET keys/{number}/remove",
+    "GET start",
+    "GET remove",
+    "GET tensorboard",
+)
 # Statuses, in the order of WHO; None: it would change what the other rows are about, and is another test's.
 MAY: dict[str, tuple[int | None, ...]] = {
     # for programs, with a token
@@ -195,22 +234,9 @@ MAY: dict[str, tuple[int | None, ...]] = {
     "GET api/jobs/{id}/usage": (401, 404, 404, 403, 501, 403, 501, 501, 501, 501, 403),  # there is no Prometheus
     "POST preview": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
     # for the Hub alone, by a token of its own
-    "GET api/internal/free-gpus": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
-    "GET api/internal/templates/{user}/usual-start": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
-    "GET api/internal/files": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
-    "PUT api/internal/jobs/{id}/admission": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
-    "GET api/internal/jobs/{id}/ending": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
-    "GET api/internal/jobs/{id}/log-kept": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
-    "POST api/internal/jobs/{id}/left": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
-    "POST api/internal/jobs/{id}/released": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
-    "GET api/internal/users/{user}/account": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
-    "PUT api/internal/users/{user}/account": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
-    "POST api/internal/users/{user}/interrupted": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
-    "POST api/internal/users/{user}/removed": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
-    "POST api/internal/users/{user}/renamed": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
-    "PUT api/internal/users/{user}/starting": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
-    "GET api/internal/users/{user}/waiting": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
+    **dict.fromkeys(BY_THE_HUB, (403,) * len(WHO)),
     # pages, which lead people to the login, and their buttons
+    **dict.fromkeys(BUTTONS, (302, *[303] * 10)),
     "GET ": (302, 200, 200, 403, 404, 403, 200, 200, 200, 200, 403),
     "GET all": (302, 200, 200, 403, 404, 403, 200, 200, 200, 200, 403),
     "GET approvals": (302, 200, 200, 403, 404, 403, 200, 200, 200, 200, 403),
@@ -219,30 +245,21 @@ MAY: dict[str, tuple[int | None, ...]] = {
     "GET approvals/{notice}/deny": (302, 302, 302, 302, 302, 302, 302, 302, 302, 302, 302),
     "POST approvals/{notice}/deny": (403, 404, 404, 403, 404, 403, 403, 303, 303, 403, 403),
     "GET cluster": (302, 200, 200, 403, 404, 403, 200, 200, 200, 200, 403),
-    "GET cluster/cordon": (302, 303, 303, 303, 303, 303, 303, 303, 303, 303, 303),
     "POST cluster/cordon": (403, 422, 422, 403, 404, 403, 422, 422, 422, 422, 403),
-    "GET cluster/{node}/uncordon": (302, 303, 303, 303, 303, 303, 303, 303, 303, 303, 303),
     "POST cluster/{node}/uncordon": (403, 403, 403, 403, 404, 403, 403, 403, 404, 403, 403),
     "GET cluster/policy": (302, 403, 403, 403, 404, 403, 403, 403, 200, 403, 403),
-    "GET cluster/policy/run": (302, 303, 303, 303, 303, 303, 303, 303, 303, 303, 303),
     "POST cluster/policy/run": (403, 403, 403, 403, 404, 403, 403, 403, 303, 403, 403),
-    "GET cluster/policy/cancel": (302, 303, 303, 303, 303, 303, 303, 303, 303, 303, 303),
     "POST cluster/policy/cancel": (403, 403, 403, 403, 404, 403, 403, 403, 303, 403, 403),
     "GET cluster/history": (302, 200, 200, 403, 404, 403, 200, 200, 200, 200, 403),
     "GET health": (200, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200),
     "GET history": (302, 200, 200, 403, 404, 403, 200, 200, 200, 200, 403),
     "GET jobs/{id}": (302, 404, 404, 403, 404, 403, 200, 200, 200, 200, 403),
-    "GET jobs/{id}/keep": (302, 303, 303, 303, 303, 303, 303, 303, 303, 303, 303),
     "POST jobs/{id}/keep": (403, 404, 404, 403, 404, 403, 403, 403, 403, 200, 403),
-    "GET jobs/{id}/stop": (302, 303, 303, 303, 303, 303, 303, 303, 303, 303, 303),
     "POST jobs/{id}/stop": (403, 404, 404, 403, 404, 403, 403, None, None, None, 403),
     "GET keys": (302, 200, 200, 403, 403, 403, 403, 200, 200, 200, 403),
     "POST keys": (403, 422, 422, 403, 403, 403, 403, 422, 422, 422, 403),
-    "GET keys/start-on-connect": (302, 303, 303, 303, 303, 303, 303, 303, 303, 303, 303),
     "POST keys/start-on-connect": (403, 303, 303, 403, 403, 403, 403, 303, 303, 303, 403),
-    "GET keys/suggestions/{number}/import": (302, 303, 303, 303, 303, 303, 303, 303, 303, 303, 303),
     "POST keys/suggestions/{number}/import": (403, 303, 303, 403, 403, 403, 403, 303, 303, 303, 403),
-    "GET keys/{number}/remove": (302, 303, 303, 303, 303, 303, 303, 303, 303, 303, 303),
     "POST keys/{number}/remove": (403, 303, 303, 403, 403, 403, 403, 303, 303, 303, 403),
     "GET new": (302, 302, 302, 403, 404, 403, 302, 302, 302, 302, 403),
     "GET notices": (302, 200, 200, 404, 404, 403, 200, 200, 200, 200, 403),
@@ -255,13 +272,10 @@ MAY: dict[str, tuple[int | None, ...]] = {
     "GET ready": (200, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200),
     "GET ssh-config": (302, 200, 200, 403, 403, 403, 200, 200, 200, 200, 403),
     "GET ssh-known-hosts": (302, 404, 404, 403, 403, 403, 404, 404, 404, 404, 403),  # nobody has told the Manager
-    "GET start": (302, 303, 303, 303, 303, 303, 303, 303, 303, 303, 303),
     "POST start": (403, None, None, 403, 404, 403, 403, None, None, None, 403),
     "GET static/{file}": (200, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200),
     "GET teams": (302, 404, 200, 403, 404, 403, 404, 200, 200, 404, 403),
-    "GET remove": (302, 303, 303, 303, 303, 303, 303, 303, 303, 303, 303),
     "POST remove": (403, None, None, 403, None, 403, None, None, None, None, 403),
-    "GET tensorboard": (302, 303, 303, 303, 303, 303, 303, 303, 303, 303, 303),
     "POST tensorboard": (403, None, None, 403, 404, 403, 404, None, None, None, 403),
     "GET wait/{user}/{server}": (302, 404, 404, 404, 404, 403, 200, 404, 200, 200, 403),
     "POST wait/{user}/{server}/cancel": (403, 404, 404, 404, 404, 403, 403, None, None, None, 403),
@@ -289,31 +303,6 @@ def test_statuses(targets: Targets, address: str) -> None:
             sent = targets.path(address)  # a redirect may lead back to where one came from
             assert [word for word in own if word not in sent] == [], (who, address)
     assert got == dict(zip(WHO, MAY[address], strict=True))
-
-
-_UIDS = {"first_uid": 20000, "last_uid": 59999}
-# What the Hub sends to addresses which are for it alone, without changing what the rows above are about.
-BY_THE_HUB: dict[str, Any] = {
-    "GET api/internal/files": None,
-    "GET api/internal/free-gpus": None,
-    "GET api/internal/templates/{user}/usual-start": None,
-    "PUT api/internal/jobs/{id}/admission": {
-        **{"user": "alice", "server": SERVER, "team": "vision", "template": "tiny", "preemptible": False},
-        **{"priority": "", "requeue": False, "request_milliseconds": 3000, "namespace": "jobs"},
-        "pods": list(wants(gpus=9).pods),
-    },
-    "GET api/internal/jobs/{id}/ending": None,
-    "GET api/internal/jobs/{id}/log-kept": None,
-    "POST api/internal/jobs/{id}/left": {"user": "alice"},
-    "POST api/internal/jobs/{id}/released": {"user": "alice"},
-    "GET api/internal/users/{user}/account": None,
-    "PUT api/internal/users/{user}/account": _UIDS,
-    "POST api/internal/users/{user}/interrupted": {"server": "none", "job": ""},
-    "POST api/internal/users/{user}/removed": {},
-    "POST api/internal/users/{user}/renamed": {"name": "nobody-2"},
-    "PUT api/internal/users/{user}/starting": {"server": WAITS, **_UIDS},
-    "GET api/internal/users/{user}/waiting": None,
-}
 
 
 @pytest.mark.parametrize("address", BY_THE_HUB)

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import requests
 
-from dlspawner.core.launch import pod_status
 from tests.component.manager import rest
 from tests.component.manager.rest import RestHub
 from tests.component.manager.test_queue_hub import Plain
@@ -64,13 +63,6 @@ def test_job_from_start_to_end(hub: RestHub) -> None:
     assert (events[-1]["reason"], events[-1]["state"]) == (ended["reason"], "ended")
 
 
-def test_a_pod_that_kubectl_deletes_has_the_reason_that_the_hub_tells(hub: RestHub) -> None:
-    hub.runs("alice", 1, "train")
-    hub.kubectl("delete", "pod", "jupyter-alice--train")
-    ended = hub.until("alice", "ended", "train")
-    assert (ended["reason"], ended["why"]) == ("removed", pod_status.REMOVED)
-
-
 def test_queued_job_has_reason_position_and_alternatives(hub: RestHub) -> None:
     hub.runs("alice", 3)
     job = waits(hub, "vera", 4)
@@ -85,22 +77,6 @@ def test_queued_job_has_reason_position_and_alternatives(hub: RestHub) -> None:
     others = hub.ask("bob", "GET", "queue").json()
     assert (others["items"], others["waiting"]) == ([], queue["waiting"]), "how many wait is no secret"
     assert others["others"] == 1
-
-
-def test_filters_and_pages_return_all_jobs_once(hub: RestHub) -> None:
-    for server in ("a", "b", "c"):
-        hub.runs("bob", 1, server)
-    hub.api("DELETE", "/users/bob/servers/b")
-    hub.until("bob", "ended", "b")
-    mine = hub.items("bob", "jobs?limit=2")
-    assert [one["server"] for one in mine][:3] == ["c", "b", "a"]
-    assert len({one["id"] for one in mine}) == len(mine)
-    assert [one["server"] for one in hub.items("bob", "jobs?state=live&limit=1")] == ["c", "a"]
-    assert [one["server"] for one in hub.items("bob", "jobs?state=ended&server=b")][:1] == ["b"]
-    assert [one["server"] for one in hub.items("bob", f"jobs?since={mine[0]['submitted']}")] == ["c"]
-    for query in ("stat=live", "limit=2&limit=3", "user=%ff", "cursor=-1"):
-        answer = hub.ask("bob", "GET", f"jobs?{query}")
-        assert (answer.status_code, answer.headers["Content-Type"]) == (422, "application/problem+json"), query
 
 
 def test_quota_of_own_teams(hub: RestHub) -> None:

@@ -45,20 +45,6 @@ def test_priority_is_a_name_or_the_number_of_a_removed_level(level: int, name: s
     assert jobs.job_view(replace(KEPT, priority=level), SETTING).priority == name
 
 
-SSH_COMMANDS = {
-    "a named server": ("alice", "train", "ssh -p 2222 alice+train@gate.example"),
-    "the default server": ("alice", "", "ssh -p 2222 alice@gate.example"),
-    "a plus in the name": ("a+b", "", "ssh -p 2222 a+b+@gate.example"),
-    "a server with a shell's characters": ("alice", "x; rm -r ~", "ssh -p 2222 'alice+x; rm -r ~@gate.example'"),
-}
-
-
-@pytest.mark.parametrize(("user", "server", "command"), SSH_COMMANDS.values(), ids=SSH_COMMANDS)
-def test_ssh_command_is_quoted(user: str, server: str, command: str) -> None:
-    found = jobs.endpoint_views(replace(KEPT, user=user, server=server), SETTING)
-    assert found[1].command == command
-
-
 def endpoints(kept: JobHistory, setting: jobs.ViewContext) -> list[Any]:
     return [json.loads(as_json(one)) for one in jobs.endpoint_views(kept, setting)]
 
@@ -76,12 +62,9 @@ def test_endpoints_of_the_template() -> None:
 
 
 IDLE = replace(KEPT, stop=StopReason(EventReason.IDLE, "Idle."))
-CANCELLED = "It was cancelled before it started."
 WHYS: dict[str, tuple[JobHistory, jobs.LiveStatus | None, str]] = {
     "queued": (replace(KEPT, state=JobState.QUEUED), jobs.LiveStatus("No GPU.", 3), "No GPU."),
     "stopping": (replace(IDLE, state=JobState.STOPPING), None, "Idle."),
-    "stopped": (replace(IDLE, state=JobState.ENDED), None, "Idle."),
-    "cancelled": (replace(KEPT, state=JobState.ENDED, reason="cancelled"), None, CANCELLED),
     "an unknown reason": (replace(KEPT, state=JobState.ENDED, reason="new"), None, "It has ended."),
     "starting": (replace(KEPT, state=JobState.STARTING), None, job_history.GOING),
     "stopping without a reason": (replace(KEPT, state=JobState.STOPPING), None, job_history.ENDING),

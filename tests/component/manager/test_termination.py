@@ -109,19 +109,6 @@ async def test_hub_that_forbids_stops_is_asked_once(office: Office, hub: Stoppin
         assert hub.asked == [("alice", "")]
 
 
-async def test_next_manager_carries_out_the_stop_of_one_that_died(office: Office, hub: StoppingHub) -> None:
-    hub.ignores_stops = True
-    async with office.manager() as leader:
-        await leader.run_job(request := wants())
-        await leader.stop(request.job, EventReason.IDLE)
-    hub.ignores_stops = False
-    hub.asked.clear()
-    async with office.manager() as leader:
-        await leader.until_state(request, JobState.ENDED)
-        assert (await leader.reasons(request)).count("idle") == 1
-    assert hub.asked == [("alice", "")]
-
-
 @pytest.mark.parametrize(("asked", "demote_at"), [(True, None), (False, datetime.now(UTC))], ids=["asked", "demoted"])
 def test_requeued_job_is_preemptible_if_its_user_asked_for_it(asked: bool, demote_at: datetime | None) -> None:
     job = Job("j", "alice", "a", datetime.now(UTC), preemptible=True, state=JobState.STARTING, nodes=("n1",))

@@ -14,12 +14,15 @@ import pytest
 from aiohttp import web
 
 from dlspawner.clients import manager as client
+from dlspawner.core.config import TeamQuota, TeamsConfig
 from dlspawner.core.unix_account import UidRange, UnixIds
 from dlspawner.spawner import manager_link as manager
 from dlspawner.spawner.kube import errors
 from dlspawner.spawner.manager_link import ManagerLink
+from tests.harness.spawner_builders import SETTINGS, VISION, make_spawner
 
 UIDS = UidRange(20_000, 29_999)
+SHARED = replace(SETTINGS, teams=TeamsConfig((replace(VISION, quota=(TeamQuota("a100", 4),)),)))
 log = logging.getLogger("test")
 
 
@@ -209,3 +212,31 @@ async def test_a_refusal_of_the_manager_says_why() -> None:
         link = ManagerLink(url, "token", log)
         with pytest.raises(errors.StartRefused, match="refused this start: A job has at most 64 pods\\. Ask"):
             await link.admission("j-1", {}, lambda said, reason: errors.StartRefused(*said, reason=reason))
+
+
+@pytest.mark.parametrize("unsure", [False, True], ids=["no pod comes of it", "its pod may still come"])
+async def test_a_refused_start_gives_its_gpus_back_unless_its_pod_may_still_come(
+    unsure: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request.path.rpartition("/")[2])
+        account = {"job": None, "account": "alice", "uid": 20_001, "gid": 20_001}
+        admitted = {"decision": "admit", "sentences": [], "reason": "", "seconds": 60, "nodes": []}
+        return web.json_response({**account, **admitted})
+
+    async def create(*_: object) -> None:
+        refused = errors.StartRefused("The namespace's quota has no room.", reason="quota")
+        refused.unsure = unsure
+        raise refused
+
+    async with answering(answer) as url:
+        spawner = make_spawner(monkeypatch, settings=SHARED, config={"manager_url": url, "manager_token": "token"})
+        monkeypatch.setattr(spawner, "_create_with_claim", create)
+        spawner.user_options = {"template": "tensorboard"}
+        await spawner.load_user_options()
+        pod = spawner.api.api_client.sanitize_for_serialization(await spawner.get_pod_manifest())
+        with pytest.raises(errors.StartRefused, match="no room"):
+            await spawner._create(spawner._final(pod))
+    assert asked == ["starting", "admission", *([] if unsure else ["released"])]

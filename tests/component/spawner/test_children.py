@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientPayloadError
-from kubespawner.slugs import multi_slug, safe_slug
 
 from dlspawner.core import naming
 from dlspawner.core.launch import pod as launch_pod
@@ -147,16 +146,6 @@ async def test_a_restarted_hub_announces_a_new_host_key_before_it_makes_the_secr
     assert api.asked == ["read secret", "patch pod", "create secret", "read service", "create service"]
     announced = api.objects["pod/jupyter-alice--train"]["metadata"]["annotations"][naming.SSH_HOST_KEY_ANNOTATION]
     assert text(api.objects["secret/jupyter-alice--train-ssh"], owned_objects.PUBLIC_HOST_KEY).strip() == announced
-
-
-@pytest.mark.parametrize(
-    "names",
-    [["ann-worker-0"], ["ann--worker-0"], ["ann---worker-0"], ["ann", "worker-0"], ["ann", "-worker-0"]],
-    ids=" ".join,
-)
-def test_no_server_has_the_name_of_a_further_pod(names: list[str]) -> None:
-    slug = multi_slug(names) if len(names) > 1 else safe_slug(names[0])  # as in KubeSpawner.pod_name_template
-    assert naming.further_pod("jupyter-ann", "worker-0") != f"jupyter-{slug}"
 
 
 @pytest.mark.parametrize("refused", ["pod", "secret"])

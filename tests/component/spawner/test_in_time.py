@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from dlspawner.core.config import TeamQuota, TeamsConfig
 from dlspawner.spawner import manager_link as manager
 from dlspawner.spawner.kube.errors import StartRefused
-from tests.component.spawner.test_asking import answering
+from tests.component.spawner.test_asking import SHARED, answering
 from tests.harness.scripted_api import ScriptedApi
-from tests.harness.spawner_builders import SETTINGS, VISION, make_spawner
+from tests.harness.spawner_builders import make_spawner
 
 PATIENCE = 60.0
-SHARED = replace(SETTINGS, teams=TeamsConfig((replace(VISION, quota=(TeamQuota("a100", 4),)),)))
 
 
 async def refusal(spawner: Any) -> StartRefused:

@@ -31,10 +31,6 @@ def container(pod: dict[str, Any], name: str = "notebook") -> dict[str, Any]:
     return next(one for one in pod["spec"]["containers"] if one["name"] == name)
 
 
-def environment(pod: dict[str, Any], name: str = "notebook") -> dict[str, Any]:
-    return {one["name"]: one.get("value") for one in container(pod, name)["env"]}
-
-
 async def test_the_pod_names_its_job_and_keeps_kubespawners_names(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -80,29 +76,6 @@ async def test_a_job_may_write_so_much_to_its_nodes_disk(
     spawner = make_spawner(monkeypatch, settings=settings, config=config)
     pod = await launched(spawner, tmp_path, template="ipython")
     assert limits_and_requests(pod) == expected
-
-
-async def test_gpus_are_limits_and_hidden_from_jobs_without_them(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    some = await launched(make_spawner(monkeypatch), tmp_path, template="ipython", gpus="3", gpu_type="a100")
-    none = await launched(make_spawner(monkeypatch), tmp_path, template="ipython")
-
-    assert container(some)["resources"]["limits"]["nvidia.com/gpu"] == "3"
-    assert some["spec"]["nodeSelector"] == {"gpu": "a100"}
-    assert "NVIDIA_VISIBLE_DEVICES" not in environment(some)
-    assert "nvidia.com/gpu" not in container(none)["resources"]["limits"]
-    assert environment(none)["NVIDIA_VISIBLE_DEVICES"] == "void"
-
-
-async def test_the_container_of_the_users_image_has_no_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    pod = await launched(
-        make_spawner(monkeypatch), tmp_path, template="custom", image="example.org/a:1", command="python train.py"
-    )
-
-    assert container(pod, "main")["image"] == "example.org/a:1"
-    assert "secret-token" not in str(container(pod, "main"))
-    assert environment(pod)["JUPYTERHUB_API_TOKEN"] == "secret-token"
 
 
 async def test_every_start_is_another_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import requests
 
 from tests.e2e.people import wait_for
 from tests.harness import hub_breakpoints
-from tests.harness.restarted import SECONDS, WITHOUT_TEMPLATES, World, hub_of, storm, with_tiny
+from tests.harness.restarted import SECONDS, WITHOUT_TEMPLATES, World, hub_of, with_tiny
 from tests.harness.spawner_hub import running
 
 pytestmark = pytest.mark.slow
@@ -230,12 +230,3 @@ def test_a_database_backup_from_before_the_start_leaves_no_pod(world: World, tmp
 
     wait_for(lambda: world.uid("restored") is None, "the pod of no server is ended", SECONDS)
     world.settled()
-
-
-@pytest.mark.parametrize("of_templates", [True, False], ids=["with templates", "without templates"])
-def test_fifty_starts_survive_kills_at_any_moment(tmp_path: Path, templates: Path, *, of_templates: bool) -> None:
-    more = "" if of_templates else WITHOUT_TEMPLATES
-    with running(hub_of(tmp_path, more, templates=templates)) as hub:
-        world = World(hub, "storm", templates=of_templates)
-        assert world.api("POST", f"/users/{world.user}").status_code == 201
-        storm(world, 1 if of_templates else 3, servers=50, kills=4, longest=8)

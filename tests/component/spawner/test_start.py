@@ -28,7 +28,6 @@ from tests.harness.ports import free_port
 
 SBIN = "/usr/sbin:/usr/local/sbin:/sbin"
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:{SBIN}")
-ACCOUNT = unix_account.UnixAccount("alice", 1000, 1000, (), "")
 
 
 @dataclass

@@ -65,7 +65,6 @@ def _prefers(weight: int, **term: Any) -> dict[str, Any]:
 
 
 A100 = {"matchExpressions": [{"key": "gpu", "operator": "In", "values": ["a100"]}]}
-V100 = {"matchExpressions": [{"key": "gpu", "operator": "In", "values": ["v100"]}]}
 NAMED = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]}
 OTHER = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["m"]}]}
 

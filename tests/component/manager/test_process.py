@@ -101,7 +101,7 @@ def test_fault_at_the_start_is_a_sentence(
 def test_missing_templates_are_named_at_the_start(tmp_path: Path) -> None:
     ended = run(free_port(), f"--db-url=sqlite:///{tmp_path / 'm.sqlite'}", f"--Manager.template_paths={tmp_path}")
     assert ended.returncode == 1
-    assert "keys.html" in ended.stderr
+    assert "The template my_jobs.html is not in" in ended.stderr
     assert "Manager.template_paths" in ended.stderr
 
 

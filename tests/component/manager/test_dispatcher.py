@@ -42,6 +42,7 @@ async def test_hub_that_is_away_for_long_costs_no_place(office: Office, leader: 
         await until(lambda: leader.is_due(waits), "it is scheduled")
         office.clock.moved += timedelta(seconds=61)
         await leader.until_reason(waits, "start-timeout", number)
+        office.clock.moved += dispatcher._UNANSWERED_PAUSE
     leader.hub_starts(waits)
     await until(lambda: leader.started(waits), "the Hub is back")
     assert leader.record(waits).job.submitted == submitted

@@ -55,8 +55,8 @@ FAULTS = {
     ),
     "activities are written without the leader's term": Fault(
         REPOSITORY,
-        "            _check(connection, term)\n            for some in",
-        "            for some in",
+        "            _check(connection, term)\n            names = sorted(facts)",
+        "            names = sorted(facts)",
         f"{MANAGER}/test_repository.py",
     ),
     "a job's own token sees jobs": Fault(

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from functools import cache
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 Attributes = Mapping[str, str | int | float]
 
 _HEADER = "traceparent"
+_REASON = re.compile("[a-z][a-z-]*")  # of a refusal; other exceptions have messages there
 _tracer: Tracer | None = None
 
 
@@ -50,8 +52,12 @@ def start(service: str) -> None:
     about = Resource.create()
     if str(about.attributes[SERVICE_NAME]).startswith("unknown_service"):
         about = about.merge(Resource({SERVICE_NAME: service}))
-    provider = TracerProvider(resource=about)
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    try:
+        provider = TracerProvider(resource=about)
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    except ValueError as wrong:
+        logging.getLogger("dlspawner").warning("no traces: a variable OTEL_* is wrong: %s", wrong)
+        return
     global _tracer  # noqa: PLW0603 - a process has one
     _tracer = provider.get_tracer("dlspawner")
 
@@ -69,12 +75,15 @@ def span(name: str, attributes: Attributes, headers: Mapping[str, str] | None = 
         try:
             yield
         except BaseException as problem:
-            made.set_attribute("dlspawner.outcome", str(getattr(problem, "reason", "") or type(problem).__name__))
+            reason = str(getattr(problem, "reason", ""))
+            known = reason if _REASON.fullmatch(reason) else type(problem).__name__
+            made.set_attribute("dlspawner.outcome", known)
             if not getattr(problem, "waits", False):  # a place in the queue is no error
                 made.set_status(StatusCode.ERROR)
             raise
         finally:
-            made.set_attribute("dlspawner.request", request_id.get())
+            if request := request_id.get():
+                made.set_attribute("dlspawner.request", request)
 
 
 def begin_request(name: str, headers: Mapping[str, str]) -> None:
@@ -82,10 +91,12 @@ def begin_request(name: str, headers: Mapping[str, str]) -> None:
     if _tracer is None or _HEADER not in headers:
         return
     from opentelemetry.context import attach
-    from opentelemetry.trace import SpanKind, set_span_in_context
+    from opentelemetry.trace import SpanKind, get_current_span, set_span_in_context
 
-    attributes = {"dlspawner.request": request_id.get()}
-    attach(set_span_in_context(_tracer.start_span(name, _parent(headers), SpanKind.SERVER, attributes)))
+    parent = _parent(headers)
+    if get_current_span(parent).get_span_context().is_valid:
+        attributes = {"dlspawner.request": request_id.get()}
+        attach(set_span_in_context(_tracer.start_span(name, parent, SpanKind.SERVER, attributes)))
 
 
 def end_request(status: int) -> None:

@@ -164,8 +164,8 @@ c.DLSpawner.ssh_image = env.get("DLSPAWNER_SSH_IMAGE", "")
 # Jobs run as the person: a uid from auth_state (DLSpawner.account_keys), else the one that the Manager keeps for them.
 c.DLSpawner.manager_token = env["DLSPAWNER_MANAGER_TOKEN"]
 c.KubeSpawner.events_enabled = False  # progress is read from the pod itself
-# Everything in a pod listens on the pod's own address, so that pods of one machine can use the same ports. In the URL
-# that the server is told, an address of IPv6 needs brackets, which JupyterHub removes around a variable.
+# Everything in a pod listens on the pod's own address, so that pods of one machine can use the same ports; with IPv6
+# notebooks listen on all addresses, because JupyterHub removes the brackets that a variable needs in a URL.
 c.KubeSpawner.ip = "::" if ":" in env.get("KUBERNETES_SERVICE_HOST", "") else "$(POD_IP)"
 # One home directory per person, for all of their servers.
 c.KubeSpawner.storage_pvc_ensure = True

@@ -426,7 +426,7 @@ class StartMonitor:
             if pull is not None:
                 tracing.event("pod: pulls an image")
             elif found is not None:
-                tracing.event(f"pod: held up: {found.cause}")
+                tracing.event("pod: held up")
             self.pods.watch.wake(self.pods.key)
 
     def _give_up_in_time(self, pod: PodDict | None) -> None:

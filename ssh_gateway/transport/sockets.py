@@ -19,8 +19,10 @@ def listen(ip: str, port: int, *, shared: bool = False) -> socket.socket:
 
     Sockets that are ``shared`` may have the same port: the kernel distributes new connections among them.
     """
-    both = ip == "::" and socket.has_dualstack_ipv6()
-    family, address = _read("0.0.0.0" if ip == "::" and not both else ip, port)  # noqa: S104  what :: asks for
+    family, address = _read(ip, port)
+    both = address[0] == "::" and socket.has_dualstack_ipv6()
+    if address[0] == "::" and not both:
+        family, address = _read("0.0.0.0", port)  # noqa: S104  all that there is
     return socket.create_server(address, family=family, backlog=BACKLOG, reuse_port=shared, dualstack_ipv6=both)
 
 

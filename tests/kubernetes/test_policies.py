@@ -34,6 +34,7 @@ STRANGER = Pod("stranger", "default", {"app": "x"}, {"http": 80}, "10.244.0.5")
 # Pod networks as clusters have them, with one beside the nodes' addresses.
 POD_ADDRESSES = ("10.244.0.5", "10.0.0.9", "10.9.8.6", "172.17.0.5", "192.168.3.4", "100.64.1.2", "fd00:10:244::5")
 NODE, LAPTOP, METADATA = Address("10.9.8.7"), Address("203.0.113.9"), Address("169.254.169.254")
+TRANSLATED = Address("64:ff9b::169.254.169.254")  # METADATA behind a NAT64
 PORTS = {22, 53, 80, 443, 2222, 5432, 6443, 8000, 8001, 8080, 8081, 8082, 8888, 9090, 10250, 30000, 31234, 32767}
 
 REACHES: dict[tuple[str, str], set[int]] = {
@@ -70,6 +71,7 @@ def deployed(kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> list
 def test_network_policies_allow_these_ways_and_no_other(deployed: list[Object]) -> None:
     inside = [*pods(deployed), JOB]
     outside: dict[str, Peer] = {"laptop": LAPTOP, "node": NODE, "metadata": METADATA, "stranger": STRANGER}
+    outside["translated"] = TRANSLATED
     peers: dict[str, Peer] = {pod.name: pod for pod in inside} | outside
     expected = dict(REACHES)
     for place in outside:

@@ -150,10 +150,13 @@ class ManagerHandler(RequestHandler):
         self._counted = True
         self.manager.running.begin()
         self.set_header(request_log.HEADER, request_log.accept(self.request.headers.get(request_log.HEADER)))
-        if self.request.method != "GET":
-            tracing.begin_request(f"{self.request.method} {type(self).__name__}", self.request.headers)
         if int(self.request.headers.get("Content-Length", 0)) > MAX_REQUEST:  # of which `server` has kept nothing
             raise HttpProblem(413, TOO_LONG)
+
+    def begin_span(self) -> None:
+        """For callers that are known: outsiders make no spans."""
+        if self.request.method in {"POST", "PUT", "DELETE"}:
+            tracing.begin_request(f"{self.request.method} {type(self).__name__}", self.request.headers)
 
     def read_query(self, model: type[Model]) -> Model:
         """Returns the parameters of the address; 422 with sentences for wrong ones."""
@@ -264,6 +267,7 @@ class HubOnlyHandler(JsonHandler):
         if not is_hub(self.manager.service, self.request.headers.get("Authorization", "")):
             raise HttpProblem(403, "Only the Hub may ask this.")
         self.identity = HubIdentity("hub", IdentityKind.SERVICE, frozenset())
+        self.begin_span()
 
 
 class IdentityHandler(HubOAuthenticated, ManagerHandler):
@@ -297,6 +301,8 @@ class IdentityHandler(HubOAuthenticated, ManagerHandler):
     async def prepare(self) -> None:
         super().prepare()
         await self.recognise()
+        if self.identity is not None:
+            self.begin_span()
 
     async def recognise(self) -> None:
         """Identifies the caller, also during an answer; 403 for callers without access, HubUnavailable."""

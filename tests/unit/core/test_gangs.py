@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlspawner.core.decisions import Admit, MustWait
@@ -13,6 +13,7 @@ from dlspawner.core.job import Job, JobState
 from dlspawner.core.resources import ResourceRequest
 from dlspawner.core.scheduling.admission import admit, grow
 from tests.unit.core.factories import NOW, ask, node, one_pass, team, wants, world
+from tests.unit.core.simulator import Comes, play
 
 
 def test_of_two_jobs_of_four_pods_one_runs_whole_and_the_other_holds_nothing() -> None:
@@ -26,6 +27,35 @@ def test_of_two_jobs_of_four_pods_one_runs_whole_and_the_other_holds_nothing() -
     assert isinstance(waits, MustWait)
     here.remove("one")
     assert isinstance(admit(second, here, NOW + timedelta(minutes=1)), Admit)
+
+
+GANGS = st.lists(
+    st.tuples(st.integers(1, 6), st.integers(1, 2), st.booleans(), st.integers(0, 40), st.integers(1, 30)),
+    min_size=2,
+    max_size=8,
+)
+
+
+@given(GANGS)
+@settings(max_examples=30)
+def test_every_job_of_several_pods_that_fits_gets_all_of_its_nodes_in_the_end(
+    gangs: list[tuple[int, int, bool, int, int]],
+) -> None:
+    here = world(team("a", 6), team("b", 2), node("n1", 4), node("n2", 2), node("n3", 2))
+    coming = [
+        Comes(
+            wants(f"j{number}", "a", (gpus,) * min(pods, 6 // gpus), preemptible=preemptible, requeue=True),
+            minute,
+            minutes,
+        )
+        for number, (pods, gpus, preemptible, minute, minutes) in enumerate(gangs)
+    ]
+    places: dict[str, tuple[str | None, ...]] = {}
+    started = play(here, coming, places=places)
+    assert started.keys() == {one.job.id for one in coming}
+    for one in coming:
+        assert len(places[one.job.id]) == len(one.job.request.pods)
+        assert None not in places[one.job.id]
 
 
 STEPS = st.lists(

@@ -300,7 +300,7 @@ class SshStartHandler(StartJobHandler):
             kept = None  # of a request that was refused: nothing has ever run by it
         template = template_to_start(server, kept, templates, prefers=prefers)
         if known is None or template is None:
-            return OFF
+            return {**OFF}
         if template.start_on_connect is None:
             await self._refuse_again(user, server)
         options = None if kept is not None else {"template": template.name}

@@ -7,7 +7,7 @@
   Hub to the Manager in the same header, and onto the pod as an annotation. Any client can send a header: what is not an
   id of letters and digits is replaced.
 
-What took how long is told by traces, which are optional (`tracing`).
+Durations are in the traces, which are optional (`tracing`).
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -257,6 +258,22 @@ class QuotaHub(Hub):
             return not self.servers() and not self.held() and not self.jobs()
 
         wait_for(empty, "all of it is stopped", 120)
+
+    def start_gateway(self, port: int, home: str = "") -> None:
+        """The SSH gateway at ``port``; ``home`` is the Hub as people type it."""
+        keys = self.state / "gateway"
+        keys.mkdir(mode=0o700)
+        for name in ("user_ca", "user_ca.pub"):
+            shutil.copy(self.state / name, keys / name)
+        command = [
+            *(sys.executable, "-m", "ssh_gateway", "--Gateway.ip=127.0.0.1", f"--Gateway.port={port}"),
+            *(f"--Gateway.state_dir={keys}", f"--Gateway.namespace={self.namespace}"),
+            f"--Gateway.manager_url={self.manager_url()}{self.prefix}/services/jobs",
+            f"--Gateway.hub_public_url={home or self.url}/",
+        ]
+        self.run_with("gateway", command, {"JUPYTERHUB_API_TOKEN": "gateway-token"})
+        log = self.state / "gateway.log"
+        wait_for(lambda: "event=ready" in log.read_text(), f"the gateway: see {log}")
 
     def check_logs(self) -> None:
         for name in ("hub", "manager"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from tests.component.gateway.clients.ways import DEBIAN, LIBRARIES
 from tests.component.manager.quota import QuotaHub, running
 from tests.component.manager.test_queue_hub import ADMIN
 from tests.e2e.browsing import WITH_SERVERS_PYTHON, log_in, run_cell, start_from_form
-from tests.e2e.people import Person, wait_for
+from tests.e2e.people import Person
 from tests.e2e.test_tensorboard import WRITE
 from tests.harness.chromium import LAUNCH, PATIENCE
 from tests.harness.ports import free_port
@@ -80,27 +79,12 @@ class IngressHub(QuotaHub):
             pytest.skip("no haproxy: `make test` unpacks it")
         self.run_with("front", [found, "-db", "-q", "-f", str(config)], {"LD_LIBRARY_PATH": LIBRARIES})
 
-    def start_gateway(self) -> None:
-        keys = self.state / "gateway"
-        keys.mkdir(mode=0o700)
-        for name in ("user_ca", "user_ca.pub"):
-            shutil.copy(self.state / name, keys / name)
-        command = [
-            *(sys.executable, "-m", "ssh_gateway", "--Gateway.ip=127.0.0.1", f"--Gateway.port={self.ssh_port}"),
-            *(f"--Gateway.state_dir={keys}", f"--Gateway.namespace={self.namespace}"),
-            f"--Gateway.manager_url={self.manager_url()}{self.prefix}/services/jobs",
-            f"--Gateway.hub_public_url={self.home}/",
-        ]
-        self.run_with("gateway", command, {"JUPYTERHUB_API_TOKEN": "gateway-token"})
-        log = self.state / "gateway.log"
-        wait_for(lambda: "event=ready" in log.read_text(), f"the gateway: see {log}")
-
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[IngressHub]:
     with running(IngressHub(tmp_path)) as made:
         assert isinstance(made, IngressHub)
-        made.start_gateway()
+        made.start_gateway(made.ssh_port, made.home)
         yield made
 
 

@@ -168,7 +168,7 @@ BY_THE_HUB: dict[str, Any] = {
     "GET api/internal/users/{user}/waiting": None,
 }
 
-# Buttons: whoever opens their address is led back to the page, or to the login.
+# Buttons: a GET of their address redirects to the page, or to the login.
 BUTTONS = (
     "GET cluster/cordon",
     "GET cluster/{node}/uncordon",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import subprocess
 import sys
 import threading
@@ -111,20 +110,6 @@ class TracedHub(QuotaHub):
         here = f"http://127.0.0.1:{self.collector.server_port}"
         return {**super().env(), "OTEL_EXPORTER_OTLP_ENDPOINT": here, "OTEL_BSP_SCHEDULE_DELAY": "100"}
 
-    def start_gateway(self) -> None:
-        keys = self.state / "gateway"
-        keys.mkdir(mode=0o700)
-        for name in ("user_ca", "user_ca.pub"):
-            shutil.copy(self.state / name, keys / name)
-        command = [
-            *(sys.executable, "-m", "ssh_gateway", "--Gateway.ip=127.0.0.1", f"--Gateway.port={self.ssh_port}"),
-            *(f"--Gateway.state_dir={keys}", f"--Gateway.namespace={self.namespace}"),
-            *(f"--Gateway.manager_url={self.manager_url()}/services/jobs", f"--Gateway.hub_public_url={self.url}/"),
-        ]
-        self.run_with("gateway", command, {"JUPYTERHUB_API_TOKEN": "gateway-token"})
-        log = self.state / "gateway.log"
-        wait_for(lambda: "event=ready" in log.read_text(), f"the gateway: see {log}")
-
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[TracedHub]:
@@ -132,7 +117,7 @@ def hub(tmp_path: Path) -> Iterator[TracedHub]:
     receiving = threading.Thread(target=made.collector.serve_forever, daemon=True)
     receiving.start()
     with contextlib.closing(made.collector.socket), running(made):
-        made.start_gateway()
+        made.start_gateway(made.ssh_port)
         yield made
         made.stop("gateway")
     made.collector.shutdown()

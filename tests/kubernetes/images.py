@@ -24,6 +24,7 @@ COREDNS = "localhost/coredns:1"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
+IMPORTED = "localhost/imported:1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +102,19 @@ def load(node: Node, images: Iterable[Image], say: Say) -> None:
             say(f"  importing {image.names[0]}")
             known = set(node.ctr("content", "ls", "--quiet").split())
             _import(node, image, [digest for digest in image.digests if digest not in known])
+            for name in image.names:
+                node.ctr("images", "tag", "--force", IMPORTED, name)
+            node.ctr("images", "rm", IMPORTED)
 
 
 def _import(node: Node, image: Image, digests: list[str]) -> None:
+    """Import it as IMPORTED. Until it is whole, the image that it replaces keeps the layers that both have.
+
+    Where that one has lost its name already, containerd's collector takes a layer that the import has found and builds
+    on: "parent snapshot does not exist" (containerd#10835).
+    """
     described = {"mediaType": MANIFEST, "digest": image.digest, "size": image.blob(image.digest).stat().st_size}
-    index = [described | {"annotations": {"io.containerd.image.name": name}} for name in image.names]
+    index = [described | {"annotations": {"io.containerd.image.name": IMPORTED}}]
     files = {
         "oci-layout": json.dumps({"imageLayoutVersion": "1.0.0"}).encode(),
         "index.json": json.dumps({"schemaVersion": 2, "manifests": index}).encode(),

@@ -37,9 +37,13 @@ async def connect(options: asyncssh.SSHClientConnectionOptions) -> Upstream:
     """Connects and logs in; raises OSError or asyncssh.Error. The caller sets the deadline."""
     loop = asyncio.get_running_loop()
     options.waiter = loop.create_future()
-    _, leg = await loop.create_connection(
-        lambda: Upstream(loop, options, wait="auth"), options.host, options.port, flags=socket.AI_NUMERICHOST
-    )
+    try:
+        _, leg = await loop.create_connection(
+            lambda: Upstream(loop, options, wait="auth"), options.host, options.port, flags=socket.AI_NUMERICHOST
+        )
+    except BaseException:
+        options.waiter.cancel()  # a connection that is there already would leave its end in it, for nobody to read
+        raise
     try:
         await options.waiter
     except BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,12 +14,13 @@ import asyncssh
 import pytest
 from asyncssh.public_key import CERT_TYPE_USER, SSHOpenSSHCertificate
 
+from ssh_gateway import transport
 from ssh_gateway.core.packets import RelayPolicy
 from ssh_gateway.core.proof import UNBOUND, SessionBounds
 from ssh_gateway.session import upstream
 from ssh_gateway.session.context import GatewayLimits
-from ssh_gateway.transport.keys import GatewayKeys
-from tests.component.gateway.peers import JOB, Client, Lab, Sshd, log_lines
+from ssh_gateway.transport.keys import GatewayKeys, client_options
+from tests.component.gateway.peers import DEADLINE, JOB, Client, Lab, Sshd, log_lines
 from tests.harness.ports import free_port
 
 CA = asyncssh.generate_private_key("ssh-ed25519")
@@ -115,3 +117,32 @@ async def test_unreachable_job_is_told_and_logged(
     (line,) = log_lines(caplog, "event=pod ")
     where = f"user=alice server=train job={target.job} pod={target.host}:{target.port}"
     assert f"{where} {logged}" in line
+
+
+async def test_a_connection_whose_login_is_cancelled_as_it_is_made_leaves_no_error(
+    keys: GatewayKeys, sshd: Sshd, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Cancelling(upstream.PodSide):
+        def connection_made(self, _conn: asyncssh.SSHClientConnection) -> None:
+            login.cancel()
+
+        def connection_lost(self, _exc: Exception | None) -> None:
+            ended.set()
+
+    target, ended = sshd.target(), asyncio.Event()
+    options = client_options(
+        login=target.login,
+        credential=upstream.issue(keys.user_ca, target, RelayPolicy(), UNBOUND, NOW),
+        host_key=asyncssh.import_public_key(target.host_key),
+        host=target.host,
+        port=target.port,
+        version="test",
+        owner=Cancelling,
+    )
+    login = asyncio.create_task(transport.connect(options))
+    with pytest.raises(asyncio.CancelledError):
+        await login
+    await asyncio.wait_for(ended.wait(), DEADLINE)
+    del login, options
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []

@@ -143,6 +143,6 @@ async def test_a_connection_whose_login_is_cancelled_as_it_is_made_leaves_no_err
     with pytest.raises(asyncio.CancelledError):
         await login
     await asyncio.wait_for(ended.wait(), DEADLINE)
-    del login, options
+    del options
     gc.collect()
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []

@@ -145,7 +145,7 @@ async def test_evicted_job_has_its_notice_and_the_engine_hears_when_its_pod_is_g
     pod = await run(leader, office, job)
     submitted = leader.record(job).job.submitted
     await say(office, job, "evicted")
-    await until(lambda: leader.record(job).job.notice is not None, "it has notice")
+    await until(leader.notices, "it has notice")
     assert [notice.text for notice in leader.notices()] == [
         "Others are entitled to it. The job will be stopped {when}."
     ]

@@ -50,12 +50,11 @@ async def run(office: Office, acting: Acting, question: AdmissionRequest) -> Non
     await until(lambda: acting.state(question) is JobState.RUNNING, "it runs")
 
 
-async def sampled(office: Office, *keepers: HistoryKeeper, minutes: int) -> None:
-    for one in keepers:
-        await one.run_once()
-        for _ in range(minutes):
-            office.clock.moved += MINUTE
-            await one.run_once()
+async def sampled(office: Office, keeps: HistoryKeeper, began: datetime, *minutes: int) -> None:
+    """At each of these minutes, however long the samples take, and what a test does between them."""
+    for minute in minutes:
+        office.clock.moved = began + minute * MINUTE - datetime.now(UTC)
+        await keeps.run_once()
 
 
 async def read_free(store: Database) -> dict[str, int]:
@@ -82,19 +81,17 @@ async def test_free_gpus_are_sampled_with_unschedulable_and_fragmented_ones(
     store, keeps = leader.ledger._store, keeper(leader)
     alices = wants("alice", gpus=5)
     await run(office, leader, alices)
-    await sampled(office, keeps, minutes=10)
+    began = office.clock()
+    await sampled(office, keeps, began, *range(11))
     assert await read_free(store) == {"total": 80, "free": 30, "unschedulable": 0, "fragmented": 0}
     await leader.ask(wants("bob", gpus=4))
-    office.clock.moved += MINUTE
-    await keeps.run_once()
+    await sampled(office, keeps, began, 11)
     assert await read_free(store) == {"total": 88, "free": 33, "unschedulable": 0, "fragmented": 3}
     await office.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": True}})
     await until(lambda: leader.service.store.nodes["gpu-1"].cordoned, "the node is closed")
-    office.clock.moved += MINUTE
-    await keeps.run_once()
+    await sampled(office, keeps, began, 12)
     assert await read_free(store) == {"total": 96, "free": 36, "unschedulable": 3, "fragmented": 3}
-    office.clock.moved += timedelta(hours=5)
-    await keeps.run_once()
+    await sampled(office, keeps, began, 12 + 5 * 60)
     assert (await read_free(store))["total"] == 96 + 16, "five hours without samples are unknown"
 
 
@@ -113,13 +110,12 @@ async def test_gpu_use_is_sampled_from_prometheus(office: Office, prometheus: Pr
     question = wants("alice", gpus=2)
     store, keeps = leader.ledger._store, keeper(leader, prometheus)
     await run(office, leader, question)
-    await sampled(office, keeps, minutes=5)
+    await sampled(office, keeps, office.clock(), *range(6))
     found = await total(store, leader.service.store.now())
     assert found.measured == pytest.approx(2 * PER_HOUR / 12, rel=0.05), "of both GPUs for five minutes"
     assert found.used == pytest.approx(1.5 * PER_HOUR / 12, rel=0.05), "one was busy, one was half busy"
     assert found.used <= found.measured <= found.allocated
-    office.clock.moved += timedelta(hours=2)
-    await sampled(office, keeps, minutes=2)
+    await sampled(office, keeps, office.clock() + timedelta(hours=2), *range(3))
     after = await total(store, leader.service.store.now())
     assert after.measured == found.measured, "no samples in Prometheus"
     assert after.allocated > found.allocated + 3.9 * PER_HOUR
@@ -131,7 +127,7 @@ async def test_unavailable_prometheus_stops_nothing_else(office: Office) -> None
     async with office.manager() as acting:
         await run(office, acting, question)
         await write_past(acting.ledger._store, Past("T0 R0 E1", noon=datetime.now(UTC) - timedelta(days=3)))
-        await sampled(office, keeper(acting, away), minutes=1)
+        await sampled(office, keeper(acting, away), office.clock(), 0, 1)
         assert (await read_free(acting.ledger._store))["total"] == 8
         left = await acting.ledger._store.read(
             lambda connection: list(connection.scalars(select(jobs.c.job).where(jobs.c.folded.is_(False))))

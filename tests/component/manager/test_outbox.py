@@ -181,14 +181,17 @@ async def test_dead_mail_server_delays_nothing_else_and_gets_the_mail_later(
 async def test_message_of_a_process_that_dies_before_its_end_is_sent_again_with_the_same_id(
     office: Office, receivers: Receivers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    sent = asyncio.Event()
+
     async def away(*_: object) -> None:
+        sent.set()
         raise DatabaseUnavailable("the database is away")
 
     async with leading(office, receivers, webhook="", ntfy="") as acting:
         with monkeypatch.context() as patched:
             patched.setattr(JobRepository, "write_as_any", away)
             await acting.run_job(wants("alice"))
-            await until(lambda: receivers.mails, "the mail is there")
+            await asyncio.wait_for(sent.wait(), 60)
     async with leading(office, receivers) as acting:
         await acting.settled()
         assert (len(receivers.mails), await left(acting)) == (1, 1), "no take-over repeats an attempt that may go on"

@@ -75,6 +75,7 @@ class Portal:
         pod = await self.office.make_pod(question, name=name, **metadata)
         await self.office.bind(pod)
         await until(lambda: self.served.book.records[question.job].job.started, "it runs")
+        await self.served.acting.settled()  # pages read it from the database
         self.knows(question.user, question.server)
         return question
 

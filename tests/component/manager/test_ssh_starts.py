@@ -104,6 +104,7 @@ async def test_job_that_has_just_ended_is_not_started_again(portal: Portal) -> N
     assert (await logs_in(portal))[1]["state"] == "running"
     await portal.office.delete({"metadata": {"name": "jupyter-alice--train"}}, grace=0)
     await until(lambda: question.job not in portal.served.book.records, "it has ended")
+    await portal.served.acting.settled()
     portal.hub.over = {("alice", "train")}
     status, found = await logs_in(portal)
     assert (status, portal.hub.started) == (409, [])

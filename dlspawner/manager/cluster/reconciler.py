@@ -12,7 +12,7 @@
 * A pod that was a job's once stays that job's, also if its labels change.
 * Pods of jobs that the Hub has made without an admission request are adopted and continue. The Hub sends no request
   while it knows of no limits, so a pod without a request is not deleted before the Hub's first request in this term,
-  and since there are limits: limits may come and go, and databases may be lost.
+  and since there are limits: limits may come and go, and databases may be lost, or be older than a job's start.
 * Lists may be wrong (another namespace by mistake, an API server with old data): a pod that was its job's when the job
   ended recovers the job.
 * A pod behind its gate (``start: incremental``) is none of its job's pods yet: nothing is held for it until the
@@ -336,6 +336,8 @@ class Reconciler:
         if record is None and before is not None and _was_its(before, pod) and turn.record(before.job.id) is None:
             record = pod_view.restore(before)
             lifecycle.recover(turn, record, pod.name)
+        if record is None and not self.book.asked and (record := _started_since(turn, pod, where)) is not None:
+            lifecycle.adopt(turn, record, pod.name)
         if record is None:
             if not (pod.over or pod.gated):  # behind its gate it holds nothing, and goes with the first pod
                 self._charge(turn, pod, asked_about=before is not None and before.admitted)
@@ -514,6 +516,22 @@ def _was_its(record: JobRecord, pod: ObservedPod) -> bool:
     claimed = pod.job
     same = claimed is not None and (record.job.user, record.job.server) == (claimed.user, claimed.server)
     return same and any(one.uid == pod.uid for one in record.seen)
+
+
+def _started_since(turn: Transaction, pod: ObservedPod, namespace: str) -> JobRecord | None:
+    """Returns the pod's job as starting, if it is pending in a database that is older than the start of the pod."""
+    claimed = pod.job
+    record = None if pod.over or claimed is None else turn.record(claimed.id)
+    if claimed is None or record is None or not record.is_pending or record.seen:
+        return None
+    if (record.job.user, record.job.server) != (claimed.user, claimed.server):
+        return None
+    start = f"{namespace}/{naming.start_pod(pod.name, claimed)}"
+    if record.nonce and naming.verify(record.nonce, claimed.nonce, start):
+        return None  # that start is known, and has failed
+    starting = replace(record.job, state=JobState.STARTING, nodes=())
+    nonce = naming.sign(claimed.nonce, start)
+    return replace(record, job=starting, deadline=turn.now, awaiting_start=False, nonce=nonce)
 
 
 def _of_pod(turn: Transaction, pod: ObservedPod, known: str, namespace: str) -> JobRecord | None:

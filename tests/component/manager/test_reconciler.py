@@ -250,6 +250,26 @@ async def test_jobs_of_a_hub_that_did_not_ask_go_on_and_are_charged(office: Offi
         assert await leader.reasons(before) == ["adopted"]
 
 
+@pytest.mark.parametrize("known", [False, True], ids=["a start since", "a start that has failed"])
+async def test_pod_of_a_job_that_waits_in_an_older_database_goes_on(office: Office, known: bool) -> None:
+    holder, waits = wants("holder", gpus=8), wants(gpus=8)
+    async with office.manager() as leader:
+        await leader.run_job(holder)
+        assert (await leader.ask(waits)).decision == "wait"
+        before = replace(leader.record(waits), nonce=waits.nonce if known else "")
+        await leader.service.store.transact(lambda turn: turn.write(before, EventReason.REQUEUED))
+    await office.cluster.delete(PODS, "jupyter-holder", NAMESPACE, grace=0)
+    await office.bind(await office.make_pod(waits))
+    async with office.manager() as leader:
+        if known:
+            await until_stopped(office, "jupyter-alice")
+            return
+        await leader.until_state(waits, JobState.RUNNING)
+        assert leader.record(waits).job.submitted == before.job.submitted
+        assert (await leader.ask(wants("bob"))).decision == "wait", "it is charged"
+        assert not await is_stopped(office, "jupyter-alice")
+
+
 async def test_without_any_quota_no_pod_is_stopped(office: Office) -> None:
     (office.folder / "teams.yaml").write_text("teams: {default: {title: Everybody}}")
     async with office.manager() as leader:

@@ -74,6 +74,7 @@ test-nightly: $(VENV)/.tests $(VENV)/.vscode
 	$(TEST_ENV) DLSPAWNER_E2E=chart $(BIN)/python -m tests.kubernetes with $(BIN)/pytest -m "not slow and not launcher" $(ON_CHART)
 	$(TEST_ENV) DLSPAWNER_E2E=deployed $(BIN)/python -m tests.kubernetes --ipv6 with $(BIN)/pytest -m "not slow and not launcher" $(ON_IPV6)
 	$(TEST_ENV) $(BIN)/python -m tests.kubernetes with $(BIN)/pytest tests/kubernetes/test_enforced.py
+	$(TEST_ENV) $(BIN)/python -m tests.kubernetes with $(BIN)/pytest tests/kubernetes/test_upgrade.py
 
 # Journeys on a cluster of IPv6 alone.
 ON_IPV6 := $(addprefix tests/e2e/test_,ssh.py notebook.py several_pods.py tensorboard.py hostile.py)

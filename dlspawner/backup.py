@@ -172,7 +172,7 @@ def _postgresql(url: URL, program: str, *more: str) -> None:
     """Runs one of PostgreSQL's programs, whose command line shows no password."""
     if shutil.which(program) is None:
         raise BackupRefused(f"{program} is missing: install PostgreSQL's client programs, of the server's version.")
-    shown = url.set(drivername="postgresql", password=None).render_as_string()
+    shown = url._replace(drivername="postgresql", password=None).render_as_string()
     env = {**os.environ, **({"PGPASSWORD": str(url.password)} if url.password else {})}
     done = subprocess.run([program, f"--dbname={shown}", *more], env=env, capture_output=True, text=True, check=False)
     if done.returncode:

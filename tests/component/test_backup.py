@@ -99,7 +99,10 @@ def test_a_database_of_postgresql(
 ) -> None:
     monkeypatch.setenv("PATH", "/usr/lib/postgresql/15/bin", prepend=":")
     with databases.postgresql() as server:
-        live, empty = databases.create(server), databases.create(server)
+        live, empty = (databases.create(server).replace("postgres@", "postgres:p%40ss@", 1) for _ in ("live", "empty"))
+        databases.execute(server, "ALTER ROLE postgres PASSWORD 'p@ss'")
+        Path(server, "data", "pg_hba.conf").write_text("local all all scram-sha-256\n")
+        databases.execute(server, "SELECT pg_reload_conf()")
         managers(live).dispose()
         assert cli.main(["backup", str(tmp_path / "saved"), f"--manager-db={live}"]) == 0
         assert cli.main(["restore", str(tmp_path / "saved"), f"--manager-db={live}"]) == 1

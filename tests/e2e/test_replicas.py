@@ -49,17 +49,24 @@ def two(stack: Stack) -> Iterator[tuple[str, str]]:
 
 
 @contextlib.contextmanager
-def way_to(pod: str) -> Iterator[tuple[str, ...]]:
-    """Options of ssh that lead to this very gateway."""
-    command = [KUBECTL, SPACE, "port-forward", "--address=127.0.0.1", f"pod/{pod}", ":2222"]
+def forwarded(target: str, port: int) -> Iterator[int]:
+    """The port of this machine that leads to one of the product's pods."""
+    command = [KUBECTL, SPACE, "port-forward", "--address=127.0.0.1", target, f":{port}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             assert process.stdout is not None
-            port = re.search(r"127\.0\.0\.1:(\d+)", process.stdout.readline())
-            assert port is not None
-            yield "-o", "HostName=127.0.0.1", "-o", f"Port={port[1]}", "-o", "HostKeyAlias=gateway"
+            found = re.search(r"127\.0\.0\.1:(\d+)", process.stdout.readline())
+            assert found is not None
+            yield int(found[1])
         finally:
             process.kill()
+
+
+@contextlib.contextmanager
+def way_to(pod: str) -> Iterator[tuple[str, ...]]:
+    """Options of ssh that lead to this very gateway."""
+    with forwarded(f"pod/{pod}", 2222) as port:
+        yield "-o", "HostName=127.0.0.1", "-o", f"Port={port}", "-o", "HostKeyAlias=gateway"
 
 
 @contextlib.contextmanager

@@ -144,6 +144,11 @@ def quiet(text: str) -> None:
     """Says nothing."""
 
 
+def bring(wanted: Iterable[Image]) -> None:
+    """Import more images."""
+    images.load(_node(), wanted, quiet)
+
+
 def stop_node() -> None:
     """Kill the kubelet and containerd; the pods' processes continue, unknown to the API server."""
     _node().kill("kubelet", "containerd")

@@ -33,7 +33,7 @@ MODULE = build.Module(
     ("helm.sh/helm/v3/cmd/helm",),
     f"-X helm.sh/helm/v3/internal/version.version={VERSION} {_K8S}Major=1 {_K8S}Minor={build.KUBERNETES.split('.')[1]}",
 )
-CHART = PROJECT / "hub_config" / "helm" / "dlspawner"
+CHART = Path("hub_config", "helm", "dlspawner")  # in the sources
 RELEASE = "r"
 # What an administrator has to say.
 NEEDED: dict[str, Any] = {
@@ -45,9 +45,9 @@ NEEDED: dict[str, Any] = {
 }
 
 
-def whole_chart(folder: Path) -> Path:
+def whole_chart(folder: Path, source: Path = PROJECT) -> Path:
     """A copy of the chart with its dependency."""
-    chart = Path(shutil.copytree(CHART, folder / "dlspawner"))
+    chart = Path(shutil.copytree(source / CHART, folder / "dlspawner"))
     shutil.copytree(os.environ.get("DLSPAWNER_Z2JH", HERE / "z2jh"), chart / "charts" / "jupyterhub")
     return chart
 
@@ -65,18 +65,22 @@ def rendered(chart: Path, custom: Mapping[str, Any] = NEEDED, **jupyterhub: obje
     return [one for one in yaml.safe_load_all(run("template", chart, custom, **jupyterhub)) if one]
 
 
-def deploy(kubectl: Kubectl, prefix: str, tag: str) -> Deployment:
-    """`helm install` with a PostgreSQL beside it and the demo's cluster, teams and overrides; people can log in."""
+def deploy(kubectl: Kubectl, prefix: str, tag: str, source: Path = PROJECT, processes: str = "") -> Deployment:
+    """`helm install` with a PostgreSQL beside it and the demo's cluster, teams and overrides; people can log in.
+
+    ``source``: where the chart is; ``processes``: the tag of the product's own processes, if not that of the others.
+    """
     nodes = node_addresses(kubectl)
     url, passwords = f"http://{in_url(nodes[0])}:{HTTP_PORT}", [secrets.token_hex(16) for _ in range(2)]
     login = dict(zip(("user_password", "admin_password"), passwords, strict=True))
-    image = {name: {"name": f"{prefix}/{name}", "tag": tag} for name in ("hub", "k8s-hub", "job", "proxy")}
+    of = dict.fromkeys(("hub", "k8s-hub", "gateway"), processes or tag)
+    image = {name: {"name": f"{prefix}/{name}", "tag": of.get(name, tag)} for name in (*of, "job", "proxy", "ssh")}
     custom = {
         "databaseUrl": _postgresql(kubectl, f"{prefix}/postgresql:{tag}"),
         "publicUrl": f"{url}/",
         "ssh": {"host": nodes[0], "port": SSH_PORT},
         "images": {
-            name: f"{prefix}/{ours}:{tag}"
+            name: f"{image[ours]['name']}:{image[ours]['tag']}"
             for name, ours in {"manager": "hub", "gateway": "gateway", "ssh": "ssh"}.items()
         },
         "nodeAddresses": [f"{address}/32" for address in nodes],
@@ -94,16 +98,19 @@ def deploy(kubectl: Kubectl, prefix: str, tag: str) -> Deployment:
     }
     proxy = {"chp": {"image": image["proxy"]}, "service": {"type": "NodePort", "nodePorts": {"http": HTTP_PORT}}}
     with tempfile.TemporaryDirectory() as folder:
-        chart = whole_chart(Path(folder))
+        chart = whole_chart(Path(folder), source)
         run("install", chart, custom, "--take-ownership", hub=hub, proxy=proxy, singleuser={"image": image["job"]})
     come_up(kubectl, url)
     return Deployment(url, nodes[0], SSH_PORT, *passwords)
 
 
+def change(command: str, *more: str | Path) -> None:
+    """`helm COMMAND` of the release that is installed."""
+    build.run([build.built(MODULE, quiet) / "helm", command, RELEASE, *more, f"--namespace={PRODUCT}"])
+
+
 def remove(kubectl: Kubectl) -> None:
-    build.run(
-        [build.built(MODULE, quiet) / "helm", "uninstall", RELEASE, f"--namespace={PRODUCT}", "--ignore-not-found"]
-    )
+    change("uninstall", "--ignore-not-found")
     remove_namespaces(kubectl)
 
 

@@ -18,6 +18,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.kubernetes import packages
@@ -28,6 +29,8 @@ from tests.kubernetes.instance import PROJECT, CannotRun, cache
 PACKAGES = "openmpi-bin"  # in the job image, for journeys
 SPACE = 5  # GB that their first build takes: a base, buildah's layers, and what is imported
 PREFIX = "localhost/dlspawner"
+EARLIER = "earlier"
+PROCESSES = ("hub", "gateway")  # what an upgrade is of: jobs have their image from the start on
 BASE = "localhost/debian:bookworm-slim"
 RECIPES = PROJECT / "hub_config" / "images"
 SOURCES = ("setup.py", "pyproject.toml", "constraints.txt", "dlspawner", "ssh_gateway", "templates", "hub_config")
@@ -44,55 +47,75 @@ def names() -> list[str]:
     return sorted(path.parent.name for path in RECIPES.glob("*/Dockerfile"))
 
 
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of the product: where it is, and which of its images are in which layout with which tag."""
+
+    sources: Path
+    tag: str
+    images: tuple[str, ...]
+    layout: Path
+
+    @property
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256(repr((PREFIX, self.tag, os.environ.get("BUILD_FLAGS"))).encode())
+        for path in _files(self.sources):
+            digest.update(str(path.relative_to(self.sources)).encode() + path.read_bytes())
+        return digest.hexdigest()[:16]
+
+
 def images(say: Say) -> list[Image]:
     """The product's images, built where their sources changed."""
-    folder = cache() / "images"
-    layout = folder / "layout"
-    stamp = layout / "built.json"
+    return _made(Version(PROJECT, tag(), tuple(names()), cache() / "images" / "layout"), say)
+
+
+def earlier(sources: Path, say: Say) -> list[Image]:
+    """Images of the processes of an earlier version, beside those of the present one."""
+    return _made(Version(sources, EARLIER, PROCESSES, cache() / "images" / EARLIER), say)
+
+
+def _made(version: Version, say: Say) -> list[Image]:
+    layout = version.layout
+    folder, stamp = layout.parent, layout / "built.json"
     with locked(folder / "product.lock", say, "the product's images"):
         built = json.loads(stamp.read_text()) if stamp.exists() else {}
-        fingerprint = _fingerprint()
+        fingerprint = version.fingerprint
         if built.get("sources") != fingerprint:
             if not stamp.exists():
                 folder.mkdir(parents=True, exist_ok=True)
                 need_space(folder, SPACE, "the product's images")
             packages.install("buildah=buildah", "mmdebstrap=mmdebstrap")
-            written = _build(folder, layout, built.get("images", {}), say)
+            written = _build(version, built.get("images", {}), say)
             prune_layout(layout)
             stamp.write_text(json.dumps({"sources": fingerprint, "images": written}))
         digests = read_layout(layout)
-        return [_image(name, layout, digests[name]) for name in names()]
+        return [_image(name, version.tag, layout, digests[name]) for name in version.images]
 
 
-def _image(name: str, layout: Path, digest: str) -> Image:
+def _image(name: str, tag: str, layout: Path, digest: str) -> Image:
     """Also under the name that the manifests have, which then means a registry's image that is there already."""
-    return Image((f"{PREFIX}/{name}:{tag()}", f"docker.io/dlspawner/{name}:{tag()}"), layout, digest)
+    return Image((f"{PREFIX}/{name}:{tag}", f"docker.io/dlspawner/{name}:{tag}"), layout, digest)
 
 
-def _fingerprint() -> str:
-    digest = hashlib.sha256(repr((PREFIX, tag(), os.environ.get("BUILD_FLAGS"))).encode())
-    for path in _files():
-        digest.update(str(path.relative_to(PROJECT)).encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def _files() -> Iterator[Path]:
+def _files(sources: Path) -> Iterator[Path]:
     for source in SOURCES:
-        path = PROJECT / source
+        path = sources / source
         files = [path] if path.is_file() else sorted(path.rglob("*"))
         yield from (file for file in files if file.is_file() and "__pycache__" not in file.parts)
 
 
-def _build(folder: Path, layout: Path, written: dict[str, str], say: Say) -> dict[str, str]:
+def _build(version: Version, written: dict[str, str], say: Say) -> dict[str, str]:
     """Build, and write what is not written yet; answers which image of buildah's every written one is."""
+    layout, folder = version.layout, version.layout.parent
     _make_base(folder, say)
     say("Building the product's images (minutes at first; then what did not change is quick) …")
     flags = f"{os.environ.get('BUILD_FLAGS', '')} --build-arg PACKAGES={PACKAGES} {' '.join(_machine(folder))}".strip()
-    settings = {"BUILDER": "buildah", "PREFIX": PREFIX, "TAG": tag(), "BASE": BASE, "BUILD_FLAGS": flags}
-    _run([RECIPES / "build"], settings, log=(folder / "build.log", say))
+    settings = {"BUILDER": "buildah", "PREFIX": PREFIX, "TAG": version.tag, "BASE": BASE, "BUILD_FLAGS": flags}
+    build = version.sources / RECIPES.relative_to(PROJECT) / "build"
+    _run([build, *version.images], settings, log=(folder / "build.log", say))
     found, there = {}, read_layout(layout)
-    for name in names():
-        full = f"{PREFIX}/{name}:{tag()}"
+    for name in version.images:
+        full = f"{PREFIX}/{name}:{version.tag}"
         found[name] = _run(["buildah", "inspect", "--type", "image", "--format", "{{.FromImageID}}", full]).strip()
         if written.get(name) != found[name] or name not in there:
             _run(["buildah", "push", "--quiet", full, f"oci:{layout}:{name}"])

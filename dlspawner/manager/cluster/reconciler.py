@@ -12,7 +12,7 @@
 * A pod that was a job's once stays that job's, also if its labels change.
 * Pods of jobs that the Hub has made without an admission request are adopted and continue. The Hub sends no request
   while it knows of no limits, so a pod without a request is not deleted before the Hub's first request in this term,
-  and since there are limits: limits may come and go, and databases may be lost.
+  and since there are limits: limits may come and go, and databases may be lost, or be older than a job's start.
 * Lists may be wrong (another namespace by mistake, an API server with old data): a pod that was its job's when the job
   ended recovers the job.
 * A pod behind its gate (``start: incremental``) is none of its job's pods yet: nothing is held for it until the
@@ -50,7 +50,14 @@ from dlspawner.manager.db.repository import JobRepository
 from dlspawner.manager.db.store import DatabaseRejected
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.namespaces import JobNamespaces
-from dlspawner.manager.model.records import EXTERNAL_POD_PREFIX, MAX_START_ATTEMPTS, GatedPod, JobRecord, PodRef
+from dlspawner.manager.model.records import (
+    EXTERNAL_POD_PREFIX,
+    MAX_START_ATTEMPTS,
+    GatedPod,
+    JobRecord,
+    PodRef,
+    as_queued,
+)
 from dlspawner.manager.state import lifecycle
 from dlspawner.manager.state.job_store import JobStore, Transaction
 
@@ -336,6 +343,8 @@ class Reconciler:
         if record is None and before is not None and _was_its(before, pod) and turn.record(before.job.id) is None:
             record = pod_view.restore(before)
             lifecycle.recover(turn, record, pod.name)
+        if record is None and not self.book.asked and (record := _started_since(turn, pod, where)) is not None:
+            lifecycle.adopt(turn, record, pod.name)
         if record is None:
             if not (pod.over or pod.gated):  # behind its gate it holds nothing, and goes with the first pod
                 self._charge(turn, pod, asked_about=before is not None and before.admitted)
@@ -514,6 +523,25 @@ def _was_its(record: JobRecord, pod: ObservedPod) -> bool:
     claimed = pod.job
     same = claimed is not None and (record.job.user, record.job.server) == (claimed.user, claimed.server)
     return same and any(one.uid == pod.uid for one in record.seen)
+
+
+def _started_since(turn: Transaction, pod: ObservedPod, namespace: str) -> JobRecord | None:
+    """Returns the pod's job as starting, if the database is older than the start that made this pod.
+
+    Then the job is pending in it, or has pods one of which is gone: this pod has its name.
+    """
+    claimed = pod.job
+    record = None if pod.over or claimed is None else turn.record(claimed.id)
+    if claimed is None or record is None or not (record.is_pending or any(pod.name == one.name for one in record.seen)):
+        return None
+    if (record.job.user, record.job.server) != (claimed.user, claimed.server):
+        return None
+    start = f"{namespace}/{naming.start_pod(pod.name, claimed)}"
+    if record.nonce and naming.verify(record.nonce, claimed.nonce, start):
+        return None  # that start is known, and has failed
+    record = as_queued(record)
+    starting = replace(record.job, state=JobState.STARTING)
+    return replace(record, job=starting, deadline=turn.now, nonce=naming.sign(claimed.nonce, start))
 
 
 def _of_pod(turn: Transaction, pod: ObservedPod, known: str, namespace: str) -> JobRecord | None:

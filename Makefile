@@ -73,11 +73,16 @@ test-nightly: $(VENV)/.tests $(VENV)/.vscode
 	$(TEST_ENV) DLSPAWNER_E2E=deployed $(BIN)/python -m tests.kubernetes with $(BIN)/pytest -m slow tests/e2e/test_kills.py tests/e2e/test_evictions.py
 	$(TEST_ENV) DLSPAWNER_E2E=chart $(BIN)/python -m tests.kubernetes with $(BIN)/pytest -m "not slow and not launcher" $(ON_CHART)
 	$(TEST_ENV) DLSPAWNER_E2E=deployed $(BIN)/python -m tests.kubernetes --ipv6 with $(BIN)/pytest -m "not slow and not launcher" $(ON_IPV6)
+	for way in ingress gateway-api; do \
+	  $(TEST_ENV) DLSPAWNER_E2E=$$way $(BIN)/python -m tests.kubernetes with $(BIN)/pytest -m "not slow and not launcher" $(BY_HTTPS) || exit 1; done
 	$(TEST_ENV) $(BIN)/python -m tests.kubernetes with $(BIN)/pytest tests/kubernetes/test_enforced.py
 	$(TEST_ENV) $(BIN)/python -m tests.kubernetes with $(BIN)/pytest tests/kubernetes/test_upgrade.py
 
 # Journeys on a cluster of IPv6 alone.
 ON_IPV6 := $(addprefix tests/e2e/test_,ssh.py notebook.py several_pods.py tensorboard.py hostile.py)
+
+# Journeys in the browser behind a controller of Ingress, or of the Gateway API.
+BY_HTTPS := $(addprefix tests/e2e/test_,notebook.py tensorboard.py)
 
 # Journeys on the product as the Helm chart installs it; others name the manifests' objects.
 ON_CHART := $(addprefix tests/e2e/test_,ssh.py notebook.py files.py several_pods.py replicas.py hostile.py)

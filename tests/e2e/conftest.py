@@ -14,6 +14,7 @@ from tests.e2e.deployed import WANTED, deployed
 from tests.e2e.people import Person, Stack
 from tests.e2e.stack import ROOT, running
 from tests.harness.chromium import LAUNCH, PATIENCE
+from tests.kubernetes.contour import SECRETS
 
 
 @pytest.fixture(scope="session")
@@ -58,7 +59,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     """A browser window of its own."""
-    context = browser.new_context(viewport={"width": 1200, "height": 900})
+    context = browser.new_context(viewport={"width": 1200, "height": 900}, ignore_https_errors=WANTED in SECRETS)
     page = context.new_page()
     page.set_default_timeout(PATIENCE)
     yield page

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.e2e.people import Stack, last_whole_line
-from tests.kubernetes import deploy, helm
+from tests.kubernetes import contour, deploy, helm
 from tests.kubernetes.conftest import IMAGE_PREFIX, IMAGE_TAG
 from tests.kubernetes.conftest import run_kubectl as kubectl
 from tests.kubernetes.deploy import Deployment
 from tests.kubernetes.manifests import JOBS, PRODUCT
 
-# "deployed" or "chart": the end-to-end tests run against this product instead of the launcher's, installed so.
+# "deployed", "chart", "ingress" or "gateway-api": the end-to-end tests run against this product, not the launcher's,
+# installed so.
 WANTED = os.environ.get("DLSPAWNER_E2E", "")
 
 
@@ -63,6 +64,9 @@ def deployed() -> Iterator[Deployed]:
     """It answers; at the end everything of it is gone."""
     way = helm if WANTED == "chart" else deploy
     try:
-        yield Deployed(way.deploy(kubectl, IMAGE_PREFIX, IMAGE_TAG))
+        if WANTED in contour.SECRETS:
+            yield Deployed(contour.run(kubectl, IMAGE_PREFIX, IMAGE_TAG, WANTED))
+        else:
+            yield Deployed(way.deploy(kubectl, IMAGE_PREFIX, IMAGE_TAG))
     finally:
         way.remove(kubectl)

@@ -27,6 +27,7 @@ from tests.kubernetes.manifests import JOBS, PRODUCT
 
 IMAGES = ("hub", "gateway", "job", "ssh", "proxy", "postgresql")
 HTTP_PORT, SSH_PORT = 30080, 30022
+COMPONENTS = DEMO.parent.parent / "components"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +41,22 @@ class Deployment:
     admin_password: str = field(repr=False)
 
 
-def overlay(directory: Path, prefix: str, tag: str, nodes: Iterable[str] = ()) -> Path:
-    """An overlay of the demo with these images and the addresses of the nodes, from which ssh comes to jobs."""
+def overlay(directory: Path, prefix: str, tag: str, nodes: Iterable[str] = (), **more: list[Any]) -> Path:
+    """An overlay of the demo with these images and the addresses of the nodes, from which ssh comes to jobs.
+
+    `more`: its `components` and `patches`.
+    """
     kustomization: dict[str, Any] = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": [os.path.relpath(DEMO, directory.resolve())],
         "images": [{"name": f"dlspawner/{name}", "newName": f"{prefix}/{name}", "newTag": tag} for name in IMAGES],
+        "components": [os.path.relpath(COMPONENTS / name, directory.resolve()) for name in more.get("components", ())],
+        "patches": more.get("patches", []),
     }
     if nodes:
         (directory / "nodes.yaml").write_text(json.dumps(ssh_from(nodes)), encoding="utf-8")
-        kustomization["patches"] = [{"path": "nodes.yaml"}]
+        kustomization["patches"] = [{"path": "nodes.yaml"}, *kustomization["patches"]]
     (directory / "kustomization.yaml").write_text(json.dumps(kustomization), encoding="utf-8")
     return directory
 
@@ -69,13 +75,15 @@ def ssh_from(nodes: Iterable[str]) -> dict[str, Any]:
 _PATHS = ("hub/login", "services/jobs/health")  # the proxy has its routes when the Hub has told it
 
 
-def deploy(kubectl: Kubectl, prefix: str, tag: str, *, seconds: float = 180) -> Deployment:
-    """Apply, and return when people can log in."""
+def deploy(
+    kubectl: Kubectl, prefix: str, tag: str, *, seconds: float = 180, url: str = "", **more: list[Any]
+) -> Deployment:
+    """Apply, with `more` in the overlay, and return when people can log in: at the NodePort, or at `url`."""
     nodes = node_addresses(kubectl)
     with tempfile.TemporaryDirectory() as directory:
-        kubectl("apply", "-k", str(overlay(Path(directory), prefix, tag, nodes)))
+        kubectl("apply", "-k", str(overlay(Path(directory), prefix, tag, nodes, **more)))
     host = nodes[0]  # where NodePorts are found
-    url = f"http://{in_url(host)}:{HTTP_PORT}"
+    url = url or f"http://{in_url(host)}:{HTTP_PORT}"
     come_up(kubectl, url, seconds)
     login = secret(kubectl, "login")
     return Deployment(url, host, SSH_PORT, login["password"], login["admin-password"])

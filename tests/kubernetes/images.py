@@ -152,12 +152,12 @@ def read_layout(layout: Path) -> dict[str, str]:
 
 
 def prune_layout(layout: Path) -> None:
-    """Forget what belongs to earlier builds only."""
+    """Forget what belongs to earlier builds only, but for the last one: another run may be about to import it."""
     path = layout / "index.json"
     index = json.loads(path.read_text())
+    used = {digest for manifest in index["manifests"] for digest in Image((), layout, manifest["digest"]).digests}
     index["manifests"] = [manifest for manifest in index["manifests"] if "annotations" in manifest]
     path.write_text(json.dumps(index))
-    used = {digest for manifest in read_layout(layout).values() for digest in Image((), layout, manifest).digests}
     for blob in (layout / "blobs" / "sha256").iterdir():
         if f"sha256:{blob.name}" not in used:
             blob.unlink()

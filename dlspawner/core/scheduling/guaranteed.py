@@ -120,7 +120,7 @@ class NodeSearch:
         if not self.share:
             return closest_nodes(ahead, self.world)
         known: frozenset[str] | None = self.world.memo.get(("kept of share", ahead.id))
-        if known is None and fits_own_share(ahead, self.share, self.world, beside_own=False) is None:
+        if known is None and not share_could_hold(ahead, self.share, self.world):
             known = self.world.memo["kept of share", ahead.id] = closest_nodes(ahead, self.world)
         elif known is None:
             nodes = place_best(
@@ -519,11 +519,9 @@ def _no_share(team: str, kind: str, world: ClusterState, now: datetime) -> Job |
     """Returns the first job of a team that may not be passed any more and that its share cannot hold."""
     share = world.quota_by_team(kind).get(team, {})
     keys = queue.waiting_since(world.queues[team, kind][team].keys, now - world.cluster.scheduling.max_backfill_wait)
-    tried: set[ResourceRequest] = set()
     for job in _inside_quota(team, kind, keys, world, now):
-        if not share or (job.request not in tried and fits_own_share(job, share, world, beside_own=False) is None):
+        if not share or not share_could_hold(job, share, world):
             return job
-        tried.add(job.request)
     return None
 
 
@@ -544,6 +542,12 @@ def _inside_quota(
                 yield job
 
     return jobs_blocked_by_others(fitting(), world)
+
+
+def share_could_hold(job: Job, share: dict[str, int], world: ClusterState) -> bool:
+    """True if nodes of the team's share can hold a job instead of the team's own jobs."""
+    question = ("on open share", job.team, job.request)
+    return world.config_cache(question, lambda: fits_own_share(job, share, world, beside_own=False) is not None)
 
 
 def fits_own_share(job: Job, share: dict[str, int], world: ClusterState, *, beside_own: bool) -> Nodes | None:

@@ -28,6 +28,7 @@ from dlspawner.core.scheduling.estimates import (
     first_in_queue,
     similar,
     simulate,
+    still_running,
 )
 from dlspawner.simulate import readers
 from dlspawner.simulate.engine import Replay
@@ -83,7 +84,7 @@ class Asking(Replay):
     every: int = 1
     score: Score = field(default_factory=Score)
     _sampled: int = 0
-    _known: RunTimes = field(default_factory=RunTimes)
+    _ended: list[RunTime] = field(default_factory=list)
     _open: dict[str, list[tuple[datetime, Estimate]]] = field(default_factory=dict)
 
     def _sample(self, at: float) -> None:
@@ -96,8 +97,9 @@ class Asking(Replay):
     def _ask(self, waiting: Sequence[Job], now: datetime) -> None:
         chance = Random(f"{now}").random
         snapshot = first_in_queue(self.world.snapshot(), now, MOST_WAIT, MOST_WAIT)
-        plays = [simulate(snapshot, KnownEnds(self._known), now, similar(chance)) for _ in range(PLAYS)]
-        found = estimate_starts(snapshot, plays, self._known)
+        known = RunTimes.from_run_times([*still_running(self.world.jobs.values(), now), *reversed(self._ended)])
+        plays = [simulate(snapshot, KnownEnds(known), now, similar(chance)) for _ in range(PLAYS)]
+        found = estimate_starts(snapshot, plays, known)
         self.score.asked += len(waiting)
         for job in waiting:
             if job.id in found:
@@ -110,7 +112,7 @@ class Asking(Replay):
 
     def _stop(self, run: Any) -> None:
         job = run.outcome.job
-        self._known.add(RunTime(job.team, "", self.now - run.at))
+        self._ended.append(RunTime(job.team, "", self.now - run.at))
         Replay._stop(self, run)
 
 

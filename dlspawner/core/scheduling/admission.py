@@ -117,12 +117,12 @@ class _SkipCache:
         ahead = queue.first_past_max_wait(lane, team, self._world, self._now) if lane[0] else None
         name = ("lines", lane, ahead and ahead.id, len(full_share_requests(team, self._world)))
         memo = self._world.team_cache(team)
-        if name not in memo:
-            self._most[lane, team] = self._left(lane, team)
-            alike = queued.alike.values()
-            memo[name] = self._most[lane, team], tuple(one for one in alike if not self._in_vain(one))
-        self._most[lane, team], found = memo[name]
-        return found
+        known: tuple[float, tuple[list[JobOrderKey], ...]] | None = memo.get(name)
+        if known is None:
+            left = self._most[lane, team] = self._left(lane, team)
+            known = memo[name] = left, tuple(one for one in queued.alike.values() if not self._in_vain(one))
+        self._most[lane, team] = known[0]
+        return known[1]
 
     def _in_vain(self, keys: list[JobOrderKey]) -> bool:
         return all(self.for_all_like(self._world.jobs[one[-1]]) for one in queue.heads(keys))

@@ -41,7 +41,14 @@ from dlspawner.core.decisions import (
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.resources import ResourceRequest
 from dlspawner.core.scheduling import limits, queue
-from dlspawner.core.scheduling.cluster_state import ClusterState, JobOrderKey, QueueKey, job_order_key, queue_key
+from dlspawner.core.scheduling.cluster_state import (
+    ClusterState,
+    JobOrderKey,
+    QueueKey,
+    TeamQueue,
+    job_order_key,
+    queue_key,
+)
 from dlspawner.core.scheduling.guaranteed import NodeSearch, full_share_requests
 from dlspawner.core.scheduling.limits import Blocked
 from dlspawner.core.scheduling.placement import find_free_nodes, no_fit_message
@@ -105,7 +112,7 @@ class _SkipCache:
         ] = {}  # and when the one that is held up came
         self._too_large: dict[object, list[tuple[int, int]]] = {}  # CPU and memory, by everything else
 
-    def lines(self, lane: QueueKey, team: str) -> tuple[list[JobOrderKey], ...]:
+    def lines(self, lane: QueueKey, team: str, queued: TeamQueue) -> tuple[list[JobOrderKey], ...]:
         """Returns a team's jobs by request, without the requests that wait for its own jobs alone."""
         ahead = queue.first_past_max_wait(lane, team, self._world, self._now) if lane[0] else None
         name = ("lines", lane, ahead and ahead.id, len(full_share_requests(team, self._world)))
@@ -113,14 +120,12 @@ class _SkipCache:
         known: tuple[float, tuple[list[JobOrderKey], ...]] | None = memo.get(name)
         if known is None:
             left = self._most[lane, team] = self._left(lane, team)
-            lines = self._world.queues[lane][team].alike.values()
-            known = memo[name] = left, tuple(one for one in lines if not self._in_vain(one))
+            known = memo[name] = left, tuple(one for one in queued.alike.values() if not self._in_vain(one))
         self._most[lane, team] = known[0]
         return known[1]
 
     def _in_vain(self, keys: list[JobOrderKey]) -> bool:
-        firsts = (self._world.jobs[keys[begin][-1]] for begin, _, _ in queue.levels(keys, self._now))
-        return all(self.for_all_like(job) for job in firsts)
+        return all(self.for_all_like(self._world.jobs[one[-1]]) for one in queue.heads(keys))
 
     def _left(self, lane: QueueKey, team: str) -> float:
         """Returns the rest of a team's quota, or of what it may borrow; infinite where jobs may stop others for it."""

@@ -165,7 +165,7 @@ class ClusterState:
         """The job as it is now; one that has ended is forgotten."""
         self.remove(job.id)
         if job.state is not _ENDED:
-            self._forget_team(job)
+            self._team_memos.pop(job.team, None)
             self.jobs[job.id] = job
             self._count(job, 1)
 
@@ -174,7 +174,7 @@ class ClusterState:
         job = self.jobs.get(job_id)
         self.memo.clear()
         if job is not None:
-            self._forget_team(job)
+            self._team_memos.pop(job.team, None)
             self._count(job, -1)
             del self.jobs[job_id]
 
@@ -213,11 +213,6 @@ class ClusterState:
         self._forget()
         for node in tuple(self.nodes.values()):
             self.put_node(node)
-
-    def _forget_team(self, job: Job) -> None:
-        """A job of a team has changed; the host's ports are those of all teams."""
-        for team in tuple(self._team_memos) if job.ports else (job.team,):
-            self._team_memos.pop(team, None)
 
     def _forget(self) -> None:
         """Nodes or files have changed, on which everything depends that was found out."""

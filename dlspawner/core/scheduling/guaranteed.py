@@ -61,6 +61,7 @@ class NodeSearch:
         self.share = world.quota_by_team(kind).get(request.team, {})
         # What jobs of the own team have to give back of the quota, beside those that leave already.
         self.owed = max(0, short - world.releasing(request.team, kind))
+        self._rest: dict[str, int] | None = None
 
     def decide(self) -> Admit | Preempt | Blocked:
         """Decides: a reservation is kept; a job that fits elsewhere before it is free starts there, without victims."""
@@ -134,6 +135,8 @@ class NodeSearch:
 
     def _search(self, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
         """Searches the own share, GPUs of no share, then all nodes; spares the own team's jobs if possible."""
+        if max(self._rests().values(), default=0) < max(pod.gpus for pod in self.pods) and self._note_full_share():
+            return None
         stops: list[tuple[Stops, Stops]] = [] if self.short else [(self._stops_borrowed, self._stops_any_borrowed)]
         team = self.world.team(self.request.team)
         if team is not None and team.preempt_within_team:
@@ -147,13 +150,15 @@ class NodeSearch:
         self._note_full_share()
         return None
 
-    def _note_full_share(self) -> None:
+    def _note_full_share(self) -> bool:
         """Remembers that the team's own jobs alone keep such a job waiting, which no other team's job can change."""
         team = self.world.team(self.request.team)
         if self.short or self.request.reserved or (team is not None and team.preempt_within_team):
-            return
-        if not self.world.unassigned(self.kind) and self._waits_for_own_share(self._stops_borrowed, frozenset()):
-            full_share_requests(self.request.team, self.world).add(self.request.request)
+            return False
+        if self.world.unassigned(self.kind) or not self._waits_for_own_share(self._stops_borrowed, frozenset()):
+            return False
+        full_share_requests(self.request.team, self.world).add(self.request.request)
+        return True
 
     def _on_own_share(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
         return self._in_share(stop, kept) or self._unclaimed(stop, kept)
@@ -224,16 +229,14 @@ class NodeSearch:
         equal: dict[tuple[object, int], list[str]] = {}
         rooms, several, least = self.world.rooms, len(self.pods), min(pod.gpus for pod in self.pods)
         by_name = any(pod.placement.node or pod.placement.terms for pod in self.pods)
-        for name, milli in self.share.items():
-            room = rooms.get(name)
-            if room is None or name in shut:
+        for name, left in self._rests(own).items():
+            if left < least or name in shut:
                 continue
+            room = rooms[name]
             if room.allocations or room.reservations or by_name:
-                left = self._share_left(room, own)
-                if left >= least:
-                    found[name] = left
-            elif milli >= least:
-                names = equal.setdefault((room.size, milli), [])
+                found[name] = left
+            else:
+                names = equal.setdefault((room.size, left), [])
                 if len(names) < several or name < names[-1]:
                     insort(names, name)
         for (_, milli), names in equal.items():
@@ -282,8 +285,8 @@ class NodeSearch:
         if not self.world.config_cache(question, lambda: self._fits(self.share)):
             return False
         least, own = min(pod.gpus for pod in self.pods), stop if self._is_of_own(stop) else None
-        left = {room.node.name: self._share_left(room, own) for room in self._share_nodes()}
-        return not self._fits({name: gpus for name, gpus in left.items() if gpus >= least and name not in kept})
+        rests = self._rests(own).items()
+        return not self._fits({name: gpus for name, gpus in rests if gpus >= least and name not in kept})
 
     def _fits(self, gpus: Mapping[str, int]) -> bool:
         """True if these nodes could hold the job with so many GPUs each, and everything else without end."""
@@ -298,6 +301,14 @@ class NodeSearch:
 
     def _share_nodes(self) -> list[NodeInfo]:
         return [self.world.rooms[name] for name in self.share if name in self.world.rooms]
+
+    def _rests(self, own: Stops | None = None) -> dict[str, int]:
+        """Returns the rest of the share on each node."""
+        if own is not None:
+            return {room.node.name: self._share_left(room, own) for room in self._share_nodes()}
+        if self._rest is None:
+            self._rest = {room.node.name: self._share_left(room) for room in self._share_nodes()}
+        return self._rest
 
     def _share_left(self, room: NodeInfo, own: Stops | None = None) -> int:
         """Returns the rest of the share on a node, with what ``own`` victims of the team would give back."""

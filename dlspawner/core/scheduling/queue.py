@@ -27,7 +27,14 @@ from dlspawner.core.decisions import EngineWaits, Reason
 from dlspawner.core.job import Job
 from dlspawner.core.resources import ResourceRequest
 from dlspawner.core.scheduling import limits
-from dlspawner.core.scheduling.cluster_state import ClusterState, JobOrderKey, QueueKey, job_order_key, queue_key
+from dlspawner.core.scheduling.cluster_state import (
+    ClusterState,
+    JobOrderKey,
+    QueueKey,
+    TeamQueue,
+    job_order_key,
+    queue_key,
+)
 from dlspawner.core.scheduling.limits import Blocked
 from dlspawner.core.scheduling.node_info import NodeInfo, Nodes, Resources, place_best, place_first
 from dlspawner.core.units import counted
@@ -52,12 +59,12 @@ def in_order(
     world: ClusterState,
     now: datetime,
     skip: Callable[[Job], bool] = lambda _: False,
-    lines_of: Callable[[QueueKey, str], Iterable[list[JobOrderKey]]] | None = None,
+    lines_of: Callable[[QueueKey, str, TeamQueue], Iterable[list[JobOrderKey]]] = lambda *of: of[2].alike.values(),
 ) -> Iterator[Job]:
     """The jobs that are queued now, the first one first, each as it is at its turn; those that are gone are left out.
 
     A job that is to be skipped once is skipped for ever, and with it all later ones of its team, lane and priority with
-    the same request; but no promised job is. ``lines_of`` a team in a lane: its jobs by request, all if left out.
+    the same request; but no promised job is. ``lines_of`` a team in a lane: the jobs with the same request.
     """
     promised = {name: world.jobs[name] for name in world.promised}
 
@@ -77,7 +84,7 @@ def in_order(
         line(keys)
         for lane, teams in world.queues.items()
         for team, queued in teams.items()
-        for keys in (lines_of(lane, team) if lines_of else queued.alike.values())
+        for keys in lines_of(lane, team, queued)
     ]
     heads = [(rank, index) for index, one in enumerate(lines) if (rank := next(one, None)) is not None]
     heapify(heads)
@@ -118,13 +125,21 @@ def position(request: Job, world: ClusterState, now: datetime) -> int:
     return before + 1
 
 
+def heads(keys: Sequence[JobOrderKey]) -> Iterator[JobOrderKey]:
+    """Returns the first job of each priority."""
+    index = 0
+    while index < len(keys):
+        yield keys[index]
+        index = _after_level(keys, index, keys[index][0])
+
+
 def waiting_since(keys: Sequence[JobOrderKey], limit: datetime) -> Iterator[JobOrderKey]:
     """Returns the jobs of a team that came until then, in the team's order."""
-    for begin, late, _ in levels(keys, limit):
+    for begin, late, _ in _levels(keys, limit):
         yield from (keys[index] for index in range(begin, late))
 
 
-def levels(keys: Sequence[JobOrderKey], limit: datetime) -> Iterator[tuple[int, int, int]]:
+def _levels(keys: Sequence[JobOrderKey], limit: datetime) -> Iterator[tuple[int, int, int]]:
     """Returns where the jobs of each priority begin, where those that came after ``limit`` do, and where they end."""
     index = 0
     while index < len(keys):
@@ -232,14 +247,17 @@ def _largest_past_max_wait(
     limit = now - world.cluster.scheduling.max_backfill_wait
     queued = world.queues.get(where, {}).get(team)
     for request, keys in sorted(queued.alike.items(), key=lambda one: -one[0].gpus) if queued else ():
-        for begin, new, _ in levels(keys, limit):
-            known = most.get(-keys[begin][0])
-            if known is None or (-request.gpus, *keys[begin][1:]) < known[0]:
-                late = (world.jobs[keys[index][-1]] for index in range(begin, new))
+        index = 0
+        while index < len(keys):
+            end = _after_level(keys, index, keys[index][0])
+            known = most.get(-keys[index][0])
+            if known is None or (-request.gpus, *keys[index][1:]) < known[0]:
+                late = (world.jobs[one[-1]] for one in waiting_since(keys[index:end], limit))
                 job = next(jobs_blocked_by_others(late, world), None)
                 size = None if job is None else (-request.gpus, job.submitted, job.id)
                 if job is not None and size is not None and (known is None or size < known[0]):
                     most[job.priority] = (size, job)
+            index = end
     return tuple(most.values())
 
 
@@ -250,13 +268,12 @@ def first_past_max_wait(where: QueueKey, team: str, world: ClusterState, now: da
     if known is None or now < known[0] or (known[1] is not None and now >= known[1]):
         queued, max_wait = world.queues.get(where, {}).get(team), world.cluster.scheduling.max_backfill_wait
         keys = queued.keys if queued else []
-        by_level = list(levels(keys, now - max_wait))
-        late = (world.jobs[keys[index][-1]] for begin, new, _ in by_level for index in range(begin, new))
+        levels = list(_levels(keys, now - max_wait))
+        late = (world.jobs[keys[index][-1]] for begin, end, _ in levels for index in range(begin, end))
         found = next(jobs_blocked_by_others(late, world), None)
         # Another one is the first once a job before it has waited for as long.
         level = inf if found is None else -found.priority
-        after = (keys[new][1] for begin, new, end in by_level if new < end and keys[begin][0] < level)
-        until = min(after, default=None)
+        until = min((keys[new][1] for begin, new, end in levels if new < end and keys[begin][0] < level), default=None)
         known = memo["overdue", where] = (now, until and until + max_wait, found)
     return known[2]
 

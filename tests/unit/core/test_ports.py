@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from dlspawner.core.config import HostPorts
 from dlspawner.core.decisions import Admit
-from dlspawner.core.job import Job, JobState
+from dlspawner.core.job import Job
 from dlspawner.core.scheduling.admission import admit, as_admitted, find_alternatives
-from dlspawner.core.scheduling.queue import first_past_max_wait
-from tests.unit.core.factories import CLUSTER, HOUR, MINUTE, NOW, node, runs, team, wants, world
+from tests.unit.core.factories import CLUSTER, NOW, node, team, wants, world
 
 SEVEN = replace(CLUSTER, host_ports=HostPorts(20000, 20006))
 
@@ -43,12 +42,3 @@ def test_nothing_else_is_offered_instead_of_ports_that_are_not_there() -> None:
     here.put(as_admitted(with_ports("one", 5), ("n",), here))
     assert find_alternatives(with_ports("two", 3, gpus=4), here, NOW) == ()
     assert find_alternatives(with_ports("two", 2, gpus=9), here, NOW)
-
-
-def test_job_that_waits_for_ports_may_not_be_passed_once_another_team_has_left_them() -> None:
-    here = world(team("a", 8), team("b"), node("n", 8), runs("r", "a", 8, "n"), cluster=SEVEN)
-    here.put(as_admitted(replace(with_ports("theirs", 7), team="b"), ("n",), here))
-    here.put(mine := replace(with_ports("mine", 1, gpus=4), state=JobState.QUEUED, submitted=NOW - 24 * HOUR))
-    assert first_past_max_wait(("a", "a100"), "a", here, NOW) is None
-    here.remove("theirs")
-    assert first_past_max_wait(("a", "a100"), "a", here, NOW + MINUTE) == mine

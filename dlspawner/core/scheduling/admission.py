@@ -41,14 +41,7 @@ from dlspawner.core.decisions import (
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.resources import ResourceRequest
 from dlspawner.core.scheduling import limits, queue
-from dlspawner.core.scheduling.cluster_state import (
-    ClusterState,
-    JobOrderKey,
-    QueueKey,
-    TeamQueue,
-    job_order_key,
-    queue_key,
-)
+from dlspawner.core.scheduling.cluster_state import ClusterState, QueueKey, job_order_key, queue_key
 from dlspawner.core.scheduling.guaranteed import NodeSearch, full_share_requests
 from dlspawner.core.scheduling.limits import Blocked
 from dlspawner.core.scheduling.placement import find_free_nodes, no_fit_message
@@ -83,7 +76,7 @@ def schedule(
     decided, by a fault of ours, is passed to ``failed`` and left out; without that the exception is raised.
     """
     vain = _SkipCache(world, now)
-    for job in queue.in_order(world, now, vain.for_all_like, vain.lines):
+    for job in queue.in_order(world, now, vain.for_all_like, vain.full):
         try:
             found = evaluate(job, world, now)
         except Exception as error:
@@ -105,27 +98,13 @@ class _SkipCache:
 
     def __init__(self, world: ClusterState, now: datetime) -> None:
         self._world, self._now = world, now
-        self._most: dict[tuple[QueueKey, str], float] = {}
+        self._most = {(lane, team): self._left(lane, team) for lane, teams in world.queues.items() for team in teams}
+        self.full = {where for where, left in self._most.items() if left <= 0}
         self._charges: set[tuple[str, ResourceRequest]] = set()
         self._turns: dict[
             tuple[str, ResourceRequest], tuple[datetime, str]
         ] = {}  # and when the one that is held up came
         self._too_large: dict[object, list[tuple[int, int]]] = {}  # CPU and memory, by everything else
-
-    def lines(self, lane: QueueKey, team: str, queued: TeamQueue) -> tuple[list[JobOrderKey], ...]:
-        """Returns a team's jobs by request, without the requests that wait for its own jobs alone."""
-        ahead = queue.first_past_max_wait(lane, team, self._world, self._now) if lane[0] else None
-        name = ("lines", lane, ahead and ahead.id, len(full_share_requests(team, self._world)))
-        memo = self._world.team_cache(team)
-        known: tuple[float, tuple[list[JobOrderKey], ...]] | None = memo.get(name)
-        if known is None:
-            left = self._most[lane, team] = self._left(lane, team)
-            known = memo[name] = left, tuple(one for one in queued.alike.values() if not self._in_vain(one))
-        self._most[lane, team] = known[0]
-        return known[1]
-
-    def _in_vain(self, keys: list[JobOrderKey]) -> bool:
-        return all(self.for_all_like(self._world.jobs[one[-1]]) for one in queue.heads(keys))
 
     def _left(self, lane: QueueKey, team: str) -> float:
         """Returns the rest of a team's quota, or of what it may borrow; infinite where jobs may stop others for it."""
@@ -176,7 +155,9 @@ class _SkipCache:
 
     def started(self, job: Job) -> None:
         where = queue_key(job), job.team
-        self._most[where] = self._left(*where)
+        self._most[where] = left = self._left(*where)
+        if left <= 0:
+            self.full.add(where)
 
     def note(self, job: Job, found: Blocked) -> None:
         reason = found.reason

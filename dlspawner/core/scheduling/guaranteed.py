@@ -61,7 +61,6 @@ class NodeSearch:
         self.share = world.quota_by_team(kind).get(request.team, {})
         # What jobs of the own team have to give back of the quota, beside those that leave already.
         self.owed = max(0, short - world.releasing(request.team, kind))
-        self._rest: dict[str, int] | None = None
 
     def decide(self) -> Admit | Preempt | Blocked:
         """Decides: a reservation is kept; a job that fits elsewhere before it is free starts there, without victims."""
@@ -121,7 +120,7 @@ class NodeSearch:
         if not self.share:
             return closest_nodes(ahead, self.world)
         known: frozenset[str] | None = self.world.memo.get(("kept of share", ahead.id))
-        if known is None and not share_could_hold(ahead, self.share, self.world):
+        if known is None and fits_own_share(ahead, self.share, self.world, beside_own=False) is None:
             known = self.world.memo["kept of share", ahead.id] = closest_nodes(ahead, self.world)
         elif known is None:
             nodes = place_best(
@@ -135,8 +134,6 @@ class NodeSearch:
 
     def _search(self, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
         """Searches the own share, GPUs of no share, then all nodes; spares the own team's jobs if possible."""
-        if max(self._rests().values(), default=0) < max(pod.gpus for pod in self.pods) and self._note_full_share():
-            return None
         stops: list[tuple[Stops, Stops]] = [] if self.short else [(self._stops_borrowed, self._stops_any_borrowed)]
         team = self.world.team(self.request.team)
         if team is not None and team.preempt_within_team:
@@ -150,15 +147,13 @@ class NodeSearch:
         self._note_full_share()
         return None
 
-    def _note_full_share(self) -> bool:
+    def _note_full_share(self) -> None:
         """Remembers that the team's own jobs alone keep such a job waiting, which no other team's job can change."""
         team = self.world.team(self.request.team)
         if self.short or self.request.reserved or (team is not None and team.preempt_within_team):
-            return False
-        if self.world.unassigned(self.kind) or not self._waits_for_own_share(self._stops_borrowed, frozenset()):
-            return False
-        full_share_requests(self.request.team, self.world).add(self.request.request)
-        return True
+            return
+        if not self.world.unassigned(self.kind) and self._waits_for_own_share(self._stops_borrowed, frozenset()):
+            full_share_requests(self.request.team, self.world).add(self.request.request)
 
     def _on_own_share(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
         return self._in_share(stop, kept) or self._unclaimed(stop, kept)
@@ -229,14 +224,16 @@ class NodeSearch:
         equal: dict[tuple[object, int], list[str]] = {}
         rooms, several, least = self.world.rooms, len(self.pods), min(pod.gpus for pod in self.pods)
         by_name = any(pod.placement.node or pod.placement.terms for pod in self.pods)
-        for name, left in self._rests(own).items():
-            if left < least or name in shut:
+        for name, milli in self.share.items():
+            room = rooms.get(name)
+            if room is None or name in shut:
                 continue
-            room = rooms[name]
             if room.allocations or room.reservations or by_name:
-                found[name] = left
-            else:
-                names = equal.setdefault((room.size, left), [])
+                left = self._share_left(room, own)
+                if left >= least:
+                    found[name] = left
+            elif milli >= least:
+                names = equal.setdefault((room.size, milli), [])
                 if len(names) < several or name < names[-1]:
                     insort(names, name)
         for (_, milli), names in equal.items():
@@ -285,8 +282,8 @@ class NodeSearch:
         if not self.world.config_cache(question, lambda: self._fits(self.share)):
             return False
         least, own = min(pod.gpus for pod in self.pods), stop if self._is_of_own(stop) else None
-        rests = self._rests(own).items()
-        return not self._fits({name: gpus for name, gpus in rests if gpus >= least and name not in kept})
+        left = {room.node.name: self._share_left(room, own) for room in self._share_nodes()}
+        return not self._fits({name: gpus for name, gpus in left.items() if gpus >= least and name not in kept})
 
     def _fits(self, gpus: Mapping[str, int]) -> bool:
         """True if these nodes could hold the job with so many GPUs each, and everything else without end."""
@@ -301,14 +298,6 @@ class NodeSearch:
 
     def _share_nodes(self) -> list[NodeInfo]:
         return [self.world.rooms[name] for name in self.share if name in self.world.rooms]
-
-    def _rests(self, own: Stops | None = None) -> dict[str, int]:
-        """Returns the rest of the share on each node."""
-        if own is not None:
-            return {room.node.name: self._share_left(room, own) for room in self._share_nodes()}
-        if self._rest is None:
-            self._rest = {room.node.name: self._share_left(room) for room in self._share_nodes()}
-        return self._rest
 
     def _share_left(self, room: NodeInfo, own: Stops | None = None) -> int:
         """Returns the rest of the share on a node, with what ``own`` victims of the team would give back."""
@@ -530,9 +519,11 @@ def _no_share(team: str, kind: str, world: ClusterState, now: datetime) -> Job |
     """Returns the first job of a team that may not be passed any more and that its share cannot hold."""
     share = world.quota_by_team(kind).get(team, {})
     keys = queue.waiting_since(world.queues[team, kind][team].keys, now - world.cluster.scheduling.max_backfill_wait)
+    tried: set[ResourceRequest] = set()
     for job in _inside_quota(team, kind, keys, world, now):
-        if not share or not share_could_hold(job, share, world):
+        if not share or (job.request not in tried and fits_own_share(job, share, world, beside_own=False) is None):
             return job
+        tried.add(job.request)
     return None
 
 
@@ -553,12 +544,6 @@ def _inside_quota(
                 yield job
 
     return jobs_blocked_by_others(fitting(), world)
-
-
-def share_could_hold(job: Job, share: dict[str, int], world: ClusterState) -> bool:
-    """True if nodes of the team's share can hold a job instead of the team's own jobs."""
-    question = ("on open share", job.team, job.request)
-    return world.config_cache(question, lambda: fits_own_share(job, share, world, beside_own=False) is not None)
 
 
 def fits_own_share(job: Job, share: dict[str, int], world: ClusterState, *, beside_own: bool) -> Nodes | None:

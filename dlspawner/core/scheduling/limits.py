@@ -121,7 +121,7 @@ def _no_template(request: Job, team: Team, world: ClusterState) -> Refuse | None
 
 
 def _not_special(request: Job, world: ClusterState) -> Refuse | None:
-    off = frozenset(request.special.special) - world.cluster.special if request.special else None
+    off = frozenset(request.special.special if request.special else ()) - world.cluster.special
     if not off:
         return None
     sentence = f"Special permissions ({format_permissions(off)}) are not switched on any more; choose another template."
@@ -347,7 +347,7 @@ class RequiredApproval:
 
 def required_approvals(job: Job, world: ClusterState) -> tuple[RequiredApproval, ...]:
     """Returns the approvals that this job needs before it is queued."""
-    return tuple(filter(None, (_over_soft_cap(job, world), _special(job))))
+    return tuple(need for need in (_over_soft_cap(job, world), _special(job)) if need is not None)
 
 
 def approvers(team: Team, user: str) -> tuple[str, ...]:

@@ -17,9 +17,9 @@ something else (an approval, a login, an own cap, a node that is closed) blocks 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from heapq import heapify, heappop, heapreplace
 from math import inf
 
@@ -27,14 +27,7 @@ from dlspawner.core.decisions import EngineWaits, Reason
 from dlspawner.core.job import Job
 from dlspawner.core.resources import ResourceRequest
 from dlspawner.core.scheduling import limits
-from dlspawner.core.scheduling.cluster_state import (
-    ClusterState,
-    JobOrderKey,
-    QueueKey,
-    TeamQueue,
-    job_order_key,
-    queue_key,
-)
+from dlspawner.core.scheduling.cluster_state import ClusterState, JobOrderKey, QueueKey, job_order_key, queue_key
 from dlspawner.core.scheduling.limits import Blocked
 from dlspawner.core.scheduling.node_info import NodeInfo, Nodes, Resources, place_best, place_first
 from dlspawner.core.units import counted
@@ -59,18 +52,18 @@ def in_order(
     world: ClusterState,
     now: datetime,
     skip: Callable[[Job], bool] = lambda _: False,
-    lines_of: Callable[[QueueKey, str, TeamQueue], Iterable[list[JobOrderKey]]] = lambda *of: of[2].alike.values(),
+    full: Collection[tuple[QueueKey, str]] = (),
 ) -> Iterator[Job]:
     """The jobs that are queued now, the first one first, each as it is at its turn; those that are gone are left out.
 
     A job that is to be skipped once is skipped for ever, and with it all later ones of its team, lane and priority with
-    the same request; but no promised job is. ``lines_of`` a team in a lane: the jobs with the same request.
+    the same request. Of a ``full`` team in a lane only promised jobs come, and no promised job is skipped.
     """
     promised = {name: world.jobs[name] for name in world.promised}
 
-    def line(keys: list[JobOrderKey]) -> Iterator[OrderKey]:
+    def line(lane: QueueKey, team: str, keys: list[JobOrderKey]) -> Iterator[OrderKey]:
         index = 0
-        while index < len(keys):
+        while index < len(keys) and (lane, team) not in full:
             one = level, _, job_id = keys[index]
             if job_id not in promised:
                 if skip(world.jobs[job_id]):
@@ -81,10 +74,11 @@ def in_order(
 
     heads_of_promised = [iter((order_key(job, world, now),)) for job in promised.values()]
     lines = heads_of_promised + [
-        line(keys)
+        line(lane, team, keys)
         for lane, teams in world.queues.items()
         for team, queued in teams.items()
-        for keys in lines_of(lane, team, queued)
+        if (lane, team) not in full
+        for keys in queued.alike.values()
     ]
     heads = [(rank, index) for index, one in enumerate(lines) if (rank := next(one, None)) is not None]
     heapify(heads)
@@ -125,31 +119,20 @@ def position(request: Job, world: ClusterState, now: datetime) -> int:
     return before + 1
 
 
-def heads(keys: Sequence[JobOrderKey]) -> Iterator[JobOrderKey]:
-    """Returns the first job of each priority."""
-    index = 0
-    while index < len(keys):
-        yield keys[index]
-        index = _after_level(keys, index, keys[index][0])
-
-
 def waiting_since(keys: Sequence[JobOrderKey], limit: datetime) -> Iterator[JobOrderKey]:
     """Returns the jobs of a team that came until then, in the team's order."""
-    for begin, late, _ in _levels(keys, limit):
-        yield from (keys[index] for index in range(begin, late))
-
-
-def _levels(keys: Sequence[JobOrderKey], limit: datetime) -> Iterator[tuple[int, int, int]]:
-    """Returns where the jobs of each priority begin, where those that came after ``limit`` do, and where they end."""
     index = 0
     while index < len(keys):
-        begin, index = index, _after_level(keys, index, keys[index][0])
-        yield begin, bisect_left(keys, (keys[begin][0], limit + timedelta.resolution), lo=begin, hi=index), index
+        if keys[index][1] <= limit:
+            yield keys[index]
+            index += 1
+        else:  # other jobs of this priority came later
+            index = _after_level(keys, index, keys[index][0])
 
 
 def _after_level(keys: Sequence[JobOrderKey], index: int, level: int) -> int:
     """Returns where the jobs of the next lower priority begin."""
-    return bisect_left(keys, (level + 1,), lo=index)
+    return bisect_right(keys, level, lo=index, key=lambda one: one[0])
 
 
 _BESIDE_GPUS = frozenset({Reason.HOST_PORTS, Reason.TEAM_QUOTA})  # caps of other things: ports, extended resources
@@ -264,18 +247,17 @@ def _largest_past_max_wait(
 def first_past_max_wait(where: QueueKey, team: str, world: ClusterState, now: datetime) -> Job | None:
     """Returns the first job of a team in a lane that may not be passed any more."""
     memo = world.team_cache(team)
-    known: tuple[datetime, datetime | None, Job | None] | None = memo.get(("overdue", where))
-    if known is None or now < known[0] or (known[1] is not None and now >= known[1]):
-        queued, max_wait = world.queues.get(where, {}).get(team), world.cluster.scheduling.max_backfill_wait
-        keys = queued.keys if queued else []
-        levels = list(_levels(keys, now - max_wait))
-        late = (world.jobs[keys[index][-1]] for begin, end, _ in levels for index in range(begin, end))
-        found = next(jobs_blocked_by_others(late, world), None)
-        # Another one is the first once a job before it has waited for as long.
-        level = inf if found is None else -found.priority
-        until = min((keys[new][1] for begin, new, end in levels if new < end and keys[begin][0] < level), default=None)
-        known = memo["overdue", where] = (now, until and until + max_wait, found)
-    return known[2]
+    known: tuple[datetime, Job | None] | None = memo.get(("overdue", where))
+    if known is None or known[0] != now:
+        waiting = jobs_blocked_by_others(_late(where, team, world, now), world)
+        known = memo["overdue", where] = (now, next(waiting, None))
+    return known[1]
+
+
+def _late(where: QueueKey, team: str, world: ClusterState, now: datetime) -> Iterator[Job]:
+    queued = world.queues.get(where, {}).get(team)
+    late = waiting_since(queued.keys if queued else (), now - world.cluster.scheduling.max_backfill_wait)
+    return (world.jobs[one[-1]] for one in late)
 
 
 def jobs_blocked_by_others(jobs: Iterable[Job], world: ClusterState) -> Iterator[Job]:

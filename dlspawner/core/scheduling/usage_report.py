@@ -214,10 +214,10 @@ def _add(standing: TeamTypeUsage, job: Job) -> None:
 
 def capacity_by_type(world: ClusterState) -> dict[str, TypeCapacity]:
     """By GPU type, those without a node too."""
-    waiting: dict[str | None, set[PodRequest]] = {}
-    for (_, gpu_type), teams in world.queues.items():
-        for request in (one for queued in teams.values() for one in queued.alike):
-            waiting.setdefault(gpu_type, set()).update(pod for pod in request.pods if pod.gpus)
+    waiting: dict[str, set[PodRequest]] = {}
+    for job in world.jobs.values():
+        if job.request.gpu_type is not None and job.state is JobState.QUEUED:
+            waiting.setdefault(job.request.gpu_type, set()).update(pod for pod in job.request.pods if pod.gpus)
     rooms = tuple(world.rooms.values())
     return {kind.name: _capacity(kind, rooms, waiting.get(kind.name, ())) for kind in world.cluster.gpu_types}
 

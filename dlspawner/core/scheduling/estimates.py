@@ -3,7 +3,7 @@
 The world is played forward a number of times with the decisions themselves (``admission.schedule``). Each time every
 job that runs, or starts on the way, has as long left as one drawn from the jobs of its like that have ended
 (``RunTimes``), and no longer than is known: what stops is gone in a moment, a victim when its notice is over, no job
-outlives its lifetime. The range leaves out the earliest and the latest tenth of the results.
+outlives its lifetime. The range is from the earliest start to the one that three of five plays are not later than.
 
 Nothing is said of a job that did not start in most of the plays: too little is known of the ends that it needs, or it
 is too far back. Later jobs that may be served before are not simulated; the estimate is short by that.
@@ -15,24 +15,24 @@ A job's like are the ended jobs of its team and template; where too few of them 
 all. A job that runs already has as many left as those of its like had that ran at least as long. With too few known
 ones there is no estimate: ``None``.
 
-Jobs that still run are not counted, so that what is said is a little short where long jobs are many.
+Jobs that still run count as far as they have run (Kaplan and Meier, 1958): left out, long jobs would seem rare.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from heapq import heappop, heappush
-from math import ceil, floor
+from math import ceil
 
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.scheduling import cycle, queue
 from dlspawner.core.scheduling.cluster_state import ClusterState, QueueKey, Snapshot, queue_key
 
 MIN_SIMULATIONS = 8  # plays that say anything
-_LOW, _HIGH = 0.1, 0.9
+_SHARE = 0.6  # of the plays, in which a job has started by the end of its range
 _HORIZON = timedelta(days=7)
 _MAX_CYCLES = 300
 _GRAIN, _COARSER = timedelta(seconds=30), 0.04  # seen as one: so much, or this part of how far away it is
@@ -96,11 +96,11 @@ def estimate_starts(snapshot: Snapshot, plays: Sequence[Starts], durations: RunT
     found: dict[str, Estimate] = {}
     if len(plays) < MIN_SIMULATIONS:
         return found
-    low, high = floor(_LOW * (len(plays) - 1)), ceil(_HIGH * (len(plays) - 1))
+    high = ceil(_SHARE * (len(plays) - 1))
     for job in snapshot.jobs:
-        starts = sorted(one[job.id] for one in plays if job.id in one) if job.state is JobState.QUEUED else ()
+        starts = sorted(one[job.id] for one in plays if job.id in one) if job.state is JobState.QUEUED else []
         if len(starts) > high:
-            found[job.id] = Estimate(starts[low], starts[high], durations.count(job))
+            found[job.id] = Estimate(starts[0], starts[high], durations.count(job))
     return found
 
 
@@ -172,7 +172,7 @@ LEAST_RUNS = 10  # ended jobs that ran as long, before anything is said
 _MOST = 2000  # of one kind that are remembered, the first that are told
 RunKind = tuple[str | None, str | None]  # a team and a template; ``None`` is any
 SPREAD = 0.3  # of all lengths, those that one play takes; measured (tests/bench/README.md)
-Pick = Callable[[int], int]  # one of the numbers from 0 to below that, each as likely as the others
+Pick = Callable[[], float]  # a number from 0 to below 1, each as likely as the others
 
 
 def similar(chance: Callable[[], float], spread: float = SPREAD) -> Pick:
@@ -182,58 +182,77 @@ def similar(chance: Callable[[], float], spread: float = SPREAD) -> Pick:
     goes on at the beginning where it passes the end. ``chance`` gives numbers from 0 to below 1.
     """
     middle = chance()
-    return lambda below: min(below - 1, int(below * ((middle + spread * (chance() - 0.5)) % 1.0)))
+    return lambda: (middle + spread * (chance() - 0.5)) % 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class RunTime:
-    """An ended job: its team, its template, and its run time in seconds."""
+    """An ended job, or one that runs: its team, its template, and its run time, until now, in seconds."""
 
     team: str
     template: str
     seconds: float
+    ended: bool = True
 
 
-@dataclass(slots=True)
+def still_running(jobs: Iterable[Job], now: datetime) -> list[RunTime]:
+    """Returns how long the running ones of these jobs have run."""
+    begun = ((job, job.started) for job in jobs if job.holds)
+    return [RunTime(job.team, job.template, (now - at).total_seconds(), ended=False) for job, at in begun if at]
+
+
+_Ends = tuple[list[float], list[float]]  # run times in order, and the share of the jobs that has ended by each
+
+
+@dataclass(frozen=True, slots=True)
 class RunTimes:
-    """Seconds that jobs ran, by kind, in order."""
+    """The distribution of run times, by kind of job."""
 
-    _known: dict[RunKind, list[float]] = field(default_factory=dict)
+    _known: Mapping[RunKind, _Ends] = field(default_factory=dict)
 
     @classmethod
-    def from_run_times(cls, ended: Iterable[RunTime]) -> RunTimes:
-        """Returns the known ends of these run times, newest first."""
-        found = cls()
-        for one in ended:
+    def from_run_times(cls, told: Iterable[RunTime]) -> RunTimes:
+        """Returns the distribution of these run times, newest first."""
+        found: dict[RunKind, list[tuple[float, bool]]] = {}
+        for one in told:
             for kind in _kinds(one.team, one.template):
-                known = found._known.setdefault(kind, [])
+                known = found.setdefault(kind, [])
                 if len(known) < _MOST:
-                    known.append(one.seconds)
-        for known in found._known.values():
-            known.sort()
-        return found
+                    known.append((one.seconds, not one.ended))
+        return cls({kind: _shares_of(known) for kind, known in found.items()})
 
-    def add(self, one: RunTime) -> None:
-        for kind in _kinds(one.team, one.template):
-            insort(self._known.setdefault(kind, []), one.seconds)
-
-    def similar_runs(self, job: Job, age: float = 0.0) -> tuple[float, ...] | list[float]:
-        """Seconds that jobs of its like ran which ran at least as long, in order; none when that is not known."""
+    def _ends(self, job: Job, age: float) -> tuple[_Ends, int]:
+        """Returns those of the first kind of which enough ran as long, and where these begin; none for unknown."""
         for kind in _kinds(job.team, job.template):
-            known = self._known.get(kind, ())
-            first = bisect_left(known, age)
-            if len(known) - first >= LEAST_RUNS:
-                return known[first:]
-        return ()
+            ends = self._known.get(kind, ([], []))
+            first = bisect_left(ends[0], age)
+            if len(ends[0]) - first >= LEAST_RUNS:
+                return ends, first
+        return ([], []), 0
 
     def seconds_left(self, job: Job, age: float, pick: Pick) -> float | None:
         """Draws a random number of seconds that a job of this age may have left."""
-        known = self.similar_runs(job, age)
-        return known[pick(len(known))] - age if known else None
+        (seconds, ended), first = self._ends(job, age)
+        if not seconds:
+            return None
+        before = ended[first - 1] if first else 0.0
+        index = bisect_right(ended, before + pick() * (1.0 - before), lo=first)
+        return seconds[index] - age if index < len(seconds) else 2 * _HORIZON.total_seconds()
 
     def count(self, job: Job) -> int:
         """Counts the ended jobs behind the run time of such a job."""
-        return len(self.similar_runs(job))
+        return len(self._ends(job, 0.0)[0][0])
+
+
+def _shares_of(runs: list[tuple[float, bool]]) -> _Ends:
+    """By run time, and if the job runs on. What a job that does so stands for passes to those that ran longer."""
+    seconds, ended, rest = [], [], 1.0
+    for number, (length, runs_on) in enumerate(sorted(runs)):
+        if not runs_on:
+            rest *= 1 - 1 / (len(runs) - number)
+            seconds.append(length)
+            ended.append(1.0 - rest)
+    return seconds, ended
 
 
 def _kinds(team: str, template: str) -> tuple[RunKind, ...]:

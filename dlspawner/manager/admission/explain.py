@@ -260,9 +260,9 @@ class StartTimeEstimator:
     async def _read_run_times(self, now: datetime) -> None:
         if self._read is None or not timedelta() <= now - self._read < _REFRESH:
             since = now - _BACK
-            self._durations = await self.ledger.read(
-                lambda connection: RunTimes.from_run_times(jobs.read_run_times(connection, since, _ENDED))
-            )
+            ended = await self.ledger.read(lambda connection: jobs.read_run_times(connection, since, _ENDED))
+            running = estimates.still_running(self.book.cluster_state.jobs.values(), now)
+            self._durations = await asyncio.to_thread(RunTimes.from_run_times, [*running, *ended])
             self._read = now
 
     def _estimate(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
+from functools import partial
 from random import Random
 
 import pytest
@@ -24,6 +25,7 @@ from dlspawner.core.scheduling.estimates import (
     first_in_queue,
     similar,
     simulate,
+    still_running,
 )
 from tests.unit.core.factories import HOUR, HURRIED, MINUTE, NOW, node, queues, runs, team, wants, world
 
@@ -174,16 +176,28 @@ def test_simulation_changes_nothing() -> None:
     assert here.snapshot() == before
 
 
-def test_ended_job_is_counted_as_evidence() -> None:
-    known = lasted([120.0] * (LEAST_RUNS - 1))
-    known.add(RunTime("vision", "", timedelta(hours=2).total_seconds()))
-    assert known.count(NEXT) == LEAST_RUNS
+def test_jobs_that_run_on_make_long_run_times_likelier() -> None:
+    ended = [RunTime("vision", "", 60.0)] * LEAST_RUNS + [RunTime("vision", "", 7200.0)] * LEAST_RUNS
+    running = still_running([runs(f"r{at}", "vision", 1, "n1", age=HOUR) for at in range(2 * LEAST_RUNS)], NOW)
+    for told, short in ((ended, 0.5), ([*running, *ended], 0.25)):
+        known = RunTimes.from_run_times(told)
+        left = [known.seconds_left(NEXT, 0.0, partial(float, at / 100)) for at in (0, 24, 26, 49, 51, 99)]
+        assert left == [60.0 if at / 100 < short else 7200.0 for at in (0, 24, 26, 49, 51, 99)]
+        assert known.count(NEXT) == 2 * LEAST_RUNS, "the evidence that is told is that of ended jobs"
+
+
+def test_job_may_run_longer_than_all_that_have_ended() -> None:
+    ended = [RunTime("vision", "", 60.0)] * LEAST_RUNS
+    known = RunTimes.from_run_times([*still_running([FULL], NOW), *ended])
+    left = known.seconds_left(NEXT, 0.0, lambda: 0.99)
+    assert left is not None
+    assert left > HOUR.total_seconds()
 
 
 def test_run_times_are_similar_within_a_simulation_and_uniform_over_all() -> None:
     chance = Random(3).random
     plays = [similar(chance) for _ in range(400)]
-    picks = [[pick(100) for _ in range(50)] for pick in plays]
+    picks = [[int(100 * pick()) for _ in range(50)] for pick in plays]
     for play_of in picks:
         begin = play_of[0]
         around = [min((one - begin) % 100, (begin - one) % 100) for one in play_of]
@@ -191,4 +205,3 @@ def test_run_times_are_similar_within_a_simulation_and_uniform_over_all() -> Non
     counts = [sum(one // 10 == tenth for play_of in picks for one in play_of) for tenth in range(10)]
     assert min(counts) > 0.7 * len(plays) * 5
     assert max(counts) < 1.3 * len(plays) * 5
-    assert {pick(3) for pick in plays} == {0, 1, 2}

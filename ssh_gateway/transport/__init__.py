@@ -42,7 +42,7 @@ async def connect(options: asyncssh.SSHClientConnectionOptions) -> Upstream:
             lambda: Upstream(loop, options, wait="auth"), options.host, options.port, flags=socket.AI_NUMERICHOST
         )
     except BaseException:
-        options.waiter.cancel()  # a connection that is there already would leave its end in it, for nobody to read
+        options.waiter.cancel()  # else the end of a connection made meanwhile is logged as an exception never retrieved
         raise
     try:
         await options.waiter

@@ -97,7 +97,7 @@ def test_a_restore_that_is_refused_writes_nothing(
 def test_a_database_of_postgresql(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", "/usr/lib/postgresql/15/bin", prepend=":")
+    monkeypatch.setenv("PATH", str(databases.PROGRAMS), prepend=":")
     with databases.postgresql() as server:
         live, empty = (databases.create(server).replace("postgres@", "postgres:p%40ss@", 1) for _ in ("live", "empty"))
         databases.execute(server, "ALTER ROLE postgres PASSWORD 'p@ss'")

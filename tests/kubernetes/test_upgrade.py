@@ -17,8 +17,9 @@ import pytest
 import requests
 
 from dlspawner import cli
+from tests.component.manager import databases
 from tests.component.manager.quota import Sampler
-from tests.component.manager.test_rollback import PROGRAMS, RESTORE
+from tests.component.manager.test_rollback import RESTORE
 from tests.e2e.deployed import Deployed
 from tests.e2e.people import Person, begun, read_until, wait_for
 from tests.e2e.test_evictions import listed
@@ -88,7 +89,7 @@ def are(person: Person, **states: str) -> bool:
 def test_jobs_outlive_an_upgrade_of_the_chart_and_the_way_back(
     stack: Deployed, kubectl: Kubectl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", PROGRAMS, prepend=":")
+    monkeypatch.setenv("PATH", str(databases.PROGRAMS), prepend=":")
     alice = stack.person("alice")
     ssh = alice.ssh(tmp_path / "ssh")
     watched = SimpleNamespace(kubeconfig=Path(os.environ["KUBECONFIG"]), namespace=JOBS, resource="nvidia.com/gpu")

@@ -50,14 +50,7 @@ from dlspawner.manager.db.repository import JobRepository
 from dlspawner.manager.db.store import DatabaseRejected
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.namespaces import JobNamespaces
-from dlspawner.manager.model.records import (
-    EXTERNAL_POD_PREFIX,
-    MAX_START_ATTEMPTS,
-    GatedPod,
-    JobRecord,
-    PodRef,
-    as_queued,
-)
+from dlspawner.manager.model.records import EXTERNAL_POD_PREFIX, MAX_START_ATTEMPTS, GatedPod, JobRecord, PodRef
 from dlspawner.manager.state import lifecycle
 from dlspawner.manager.state.job_store import JobStore, Transaction
 
@@ -526,20 +519,16 @@ def _was_its(record: JobRecord, pod: ObservedPod) -> bool:
 
 
 def _started_since(turn: Transaction, pod: ObservedPod, namespace: str) -> JobRecord | None:
-    """Returns the pod's job as starting, if the database is older than the start that made this pod.
-
-    Then the job is pending in it, or has pods one of which is gone: this pod has its name.
-    """
+    """Returns the pod's job as starting, if it waits in a database that is older than the start that made this pod."""
     claimed = pod.job
-    record = None if pod.over or claimed is None else turn.record(claimed.id)
-    if claimed is None or record is None or not (record.is_pending or any(pod.name == one.name for one in record.seen)):
+    record = None if claimed is None or pod.over or pod.terminating or pod.gated else turn.record(claimed.id)
+    if claimed is None or record is None or not record.is_pending:
         return None
     if (record.job.user, record.job.server) != (claimed.user, claimed.server):
         return None
     start = f"{namespace}/{naming.start_pod(pod.name, claimed)}"
     if record.nonce and naming.verify(record.nonce, claimed.nonce, start):
         return None  # that start is known, and has failed
-    record = as_queued(record)
     starting = replace(record.job, state=JobState.STARTING)
     return replace(record, job=starting, deadline=turn.now, nonce=naming.sign(claimed.nonce, start))
 

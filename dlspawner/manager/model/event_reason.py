@@ -159,7 +159,7 @@ class EventReason(StrEnum):
         "It was being started, but its pod was never created.",
     )
     POD_RECOVERED = "pod-recovered", "Pod found again", "a pod of an ended job was observed again"
-    ADOPTED = "adopted", "Existing pod adopted", "a pod that was created without an admission request is charged"
+    ADOPTED = "adopted", "Existing pod adopted", "a pod that no admission of this database has made is charged"
     UNADMITTED_POD = (
         "unadmitted-pod",
         "Stopped: its pod was created without admission",

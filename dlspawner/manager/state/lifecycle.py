@@ -424,7 +424,8 @@ def observe(turn: Transaction, record: JobRecord, reason: EventReason, pod: str)
 
 
 def adopt(turn: Transaction, record: JobRecord, pod: str) -> None:
-    """A pod that was created without an admission request is charged as its job."""
+    """A pod that no admission of this database has made is charged as its job."""
+    withdraw(turn, record.job.id)
     turn.write(record, EventReason.ADOPTED, f"pod={pod}")
 
 

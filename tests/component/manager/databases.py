@@ -13,8 +13,8 @@ from pathlib import Path
 
 import sqlalchemy
 
-_PROGRAMS = Path("/usr/lib/postgresql/15/bin")
-INSTALLED = (_PROGRAMS / "initdb").exists()
+PROGRAMS = Path("/usr/lib/postgresql/15/bin")
+INSTALLED = (PROGRAMS / "initdb").exists()
 
 
 def _nobody() -> list[str]:
@@ -26,21 +26,21 @@ def control(directory: str, *what: str) -> None:
     """What pg_ctl does with the server of this directory: start, stop."""
     data, log = f"{directory}/data", f"{directory}/log"
     options = f"-c listen_addresses='' -c unix_socket_directories={directory} -c shared_buffers=16MB"
-    command = [*_nobody(), _PROGRAMS / "pg_ctl", "-D", data, "-w", "-l", log, "-o", options, "-m", "immediate", *what]
+    command = [*_nobody(), PROGRAMS / "pg_ctl", "-D", data, "-w", "-l", log, "-o", options, "-m", "immediate", *what]
     subprocess.run(command, check=True, cwd=directory, stdout=subprocess.DEVNULL, timeout=60)
 
 
 @contextlib.contextmanager
 def postgresql() -> Iterator[str]:
     """The directory of its socket."""
-    with _served([_PROGRAMS / "initdb", "-U", "postgres", "-A", "trust", "-N"]) as directory:
+    with _served([PROGRAMS / "initdb", "-U", "postgres", "-A", "trust", "-N"]) as directory:
         yield directory
 
 
 @contextlib.contextmanager
 def stand_by(primary: str) -> Iterator[str]:
     """One that streams from this server, which from now on commits nothing that the stand-by has not written."""
-    copy = [_PROGRAMS / "pg_basebackup", "-h", primary, "-U", "postgres", "-R", "-c", "fast", "-C", "-S", "stand_by"]
+    copy = [PROGRAMS / "pg_basebackup", "-h", primary, "-U", "postgres", "-R", "-c", "fast", "-C", "-S", "stand_by"]
     with _served(copy) as directory:
         for change in ("ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()"):
             execute(primary, change)

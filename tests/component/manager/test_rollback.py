@@ -23,10 +23,10 @@ from tests.harness.spawner_hub import ROOT
 
 pytestmark = pytest.mark.slow
 ACCOUNTS = "SELECT user_name, uid FROM accounts ORDER BY id"
-PROGRAMS = "/usr/lib/postgresql/15/bin"
 # As the page has them.
-MERGE = ("pg_dump", "--data-only", "--inserts", "--on-conflict-do-nothing")
-TABLES = ("--table=accounts", "--table=renamed", "--table=ssh_keys")
+TABLES = ("accounts", "renamed", "ssh_keys", "uid_high_water")
+PEOPLE = ("pg_dump", "--data-only", "--column-inserts", *(f"--table={name}" for name in TABLES))
+LOAD = ("psql", "--single-transaction", "--set=ON_ERROR_STOP=1", f"--command=TRUNCATE {', '.join(TABLES)}")
 RESTORE = ("pg_restore", "--no-owner", "--no-privileges", "--single-transaction")
 
 
@@ -88,7 +88,7 @@ def hub(server: str, tmp_path: Path) -> Iterator[ChangingHub]:
 def test_jobs_run_on_and_no_gpu_is_given_twice_by_an_upgrade_and_the_way_back(
     hub: ChangingHub, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", PROGRAMS, prepend=":")
+    monkeypatch.setenv("PATH", str(databases.PROGRAMS), prepend=":")
     old = hub.sources
     hub.add_users(["runs", "ends", "waits", "late"])
     with Sampler(hub) as sampler:
@@ -120,8 +120,9 @@ def test_jobs_run_on_and_no_gpu_is_given_twice_by_an_upgrade_and_the_way_back(
         where = url.set(drivername="postgresql").render_as_string()
         subprocess.run([*RESTORE, f"--dbname={where}", saved / "manager"], check=True)
         newer = url.set(drivername="postgresql", database="newer").render_as_string()
-        rows = subprocess.run([*MERGE, *TABLES, f"--dbname={newer}"], check=True, capture_output=True).stdout
-        subprocess.run(["psql", "--set=ON_ERROR_STOP=1", f"--dbname={where}"], input=rows, check=True)
+        people = tmp_path / "people.sql"
+        subprocess.run([*PEOPLE, f"--file={people}", f"--dbname={newer}"], check=True)
+        subprocess.run([*LOAD, f"--file={people}", f"--dbname={where}"], check=True)
         hub.start_both(old)
         assert (hub.schema, hub.rows(ACCOUNTS)) == (older, accounts)
         expected = dict.fromkeys(("runs", "waits", "late"), "running")

@@ -227,7 +227,7 @@ def test_pod_deleted_in_a_transfer_ends_it_with_a_reason_and_other_jobs_continue
         for one in (sftp, scp):
             said = failed_output(one)
             # Or the gateway's next look at all sessions comes before the pod is gone.
-            told = "train: Stopping|train: The job was removed"
+            told = "train: Stopping|train: The job was removed|train was stopped"
             reasons = rf"(?i)the connection to your job was lost|lost connection|connection closed|{told}"
             assert re.search(reasons, said), said
         again = others.run("train", "true", options=LOUD)

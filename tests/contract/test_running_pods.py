@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from http.client import HTTPResponse
 from typing import Any
 
@@ -24,8 +25,8 @@ def _why(found: dict[str, Any]) -> str:
     return str(_main(found).get("state", {}).get("waiting", {}).get("reason", ""))
 
 
-def _complains(found: dict[str, Any]) -> bool:
-    return _why(found).startswith("Create")
+def _complains(words: str, found: dict[str, Any]) -> bool:
+    return _why(found).startswith("Create") and words in _main(found)["state"]["waiting"]["message"]
 
 
 def _conditions(found: dict[str, Any]) -> dict[str, str]:
@@ -235,6 +236,5 @@ def test_container_that_cannot_be_configured_says_why(cluster: Client, pods: str
     cluster.create(pods, machine.pod("true", "root", container=root))
     cluster.create(pods, machine.pod("true", "early", container=waiting))
     for name, words in (("root", "container's runAsUser breaks non-root policy"), ("early", 'secret "late" not found')):
-        found = cluster.until(f"{pods}/{name}", _complains, "a complaint")
+        found = cluster.until(f"{pods}/{name}", partial(_complains, words), words)  # a busy kubelet says others before
         assert _why(found) == "CreateContainerConfigError"
-        assert words in _main(found)["state"]["waiting"]["message"]

@@ -144,8 +144,8 @@ def quiet(text: str) -> None:
     """Says nothing."""
 
 
-def bring(wanted: Iterable[Image]) -> None:
-    """Import more images."""
+def import_images(wanted: Iterable[Image]) -> None:
+    """Import more images into the node of the cluster that the tests were started with."""
     images.load(_node(), wanted, quiet)
 
 

@@ -73,8 +73,8 @@ def deploy(kubectl: Kubectl, prefix: str, tag: str, source: Path = PROJECT, proc
     nodes = node_addresses(kubectl)
     url, passwords = f"http://{in_url(nodes[0])}:{HTTP_PORT}", [secrets.token_hex(16) for _ in range(2)]
     login = dict(zip(("user_password", "admin_password"), passwords, strict=True))
-    of = dict.fromkeys(("hub", "k8s-hub", "gateway"), processes or tag)
-    image = {name: {"name": f"{prefix}/{name}", "tag": of.get(name, tag)} for name in (*of, "job", "proxy", "ssh")}
+    tags = dict.fromkeys(("hub", "k8s-hub", "gateway"), processes or tag)
+    image = {name: {"name": f"{prefix}/{name}", "tag": tags.get(name, tag)} for name in (*tags, "job", "proxy", "ssh")}
     custom = {
         "databaseUrl": _postgresql(kubectl, f"{prefix}/postgresql:{tag}"),
         "publicUrl": f"{url}/",

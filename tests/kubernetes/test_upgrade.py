@@ -43,7 +43,7 @@ STREAMS = "until [ -e /tmp/enough ]; do echo line; sleep 0.2; done; echo the end
 @pytest.fixture
 def stack(kubectl: Kubectl, tmp_path: Path) -> Iterator[Deployed]:
     source = before(MIGRATION, tmp_path / "before")
-    cluster.bring(product.earlier(source, cluster.quiet))
+    cluster.import_images(product.earlier(source, cluster.quiet))
     try:
         yield Deployed(helm.deploy(kubectl, IMAGE_PREFIX, IMAGE_TAG, source, product.EARLIER))
     finally:
@@ -113,7 +113,7 @@ def test_jobs_outlive_an_upgrade_of_the_chart_and_the_way_back(
             assert schema(kubectl) > older
             assert (jobs(alice), pods()) == (known, running), "ids, states, times of submission, pods"
             kubectl("exec", "-n", JOBS, "jupyter-alice--train", "--", "touch", "/tmp/enough")
-            read_until(session.stdout, "the end")  # the open session goes on
+            read_until(session.stdout, "the end")  # the open session continues
         status, header = f"{stack.url}/user/alice/book/api/status", {"Authorization": f"token {alice.token}"}
         wait_for(lambda: requests.get(status, headers=header, timeout=30).ok, "the notebook answers")
         assert ssh.run("train", "echo in").stdout == "in\n"

@@ -21,6 +21,7 @@ Jobs that still run count as far as they have run (Kaplan and Meier, 1958): left
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -169,7 +170,7 @@ class _Simulation:
 
 
 LEAST_RUNS = 10  # ended jobs that ran as long, before anything is said
-_MOST = 2000  # of one kind that are remembered, the first that are told
+_MOST = 2000  # ended ones of one kind that are remembered
 RunKind = tuple[str | None, str | None]  # a team and a template; ``None`` is any
 SPREAD = 0.3  # of all lengths, those that one play takes; measured (tests/bench/README.md)
 Pick = Callable[[], float]  # a number from 0 to below 1, each as likely as the others
@@ -214,15 +215,16 @@ class RunTimes:
     def from_run_times(cls, told: Iterable[RunTime]) -> RunTimes:
         """Returns the distribution of these run times, newest first."""
         found: dict[RunKind, list[tuple[float, bool]]] = {}
+        counts = Counter[RunKind]()
         for one in told:
             for kind in _kinds(one.team, one.template):
-                known = found.setdefault(kind, [])
-                if len(known) < _MOST:
-                    known.append((one.seconds, not one.ended))
+                counts[kind] += one.ended
+                if counts[kind] <= _MOST or not one.ended:
+                    found.setdefault(kind, []).append((one.seconds, not one.ended))
         return cls({kind: _shares_of(known) for kind, known in found.items()})
 
     def _ends(self, job: Job, age: float) -> tuple[_Ends, int]:
-        """Returns those of the first kind of which enough ran as long, and where these begin; none for unknown."""
+        """Returns the run times of the first kind with enough jobs that ran at least as long, and their first index."""
         for kind in _kinds(job.team, job.template):
             ends = self._known.get(kind, ([], []))
             first = bisect_left(ends[0], age)
@@ -245,7 +247,7 @@ class RunTimes:
 
 
 def _shares_of(runs: list[tuple[float, bool]]) -> _Ends:
-    """By run time, and if the job runs on. What a job that does so stands for passes to those that ran longer."""
+    """Kaplan and Meier's estimate from pairs of a run time and whether the job still runs."""
     seconds, ended, rest = [], [], 1.0
     for number, (length, runs_on) in enumerate(sorted(runs)):
         if not runs_on:

@@ -1,7 +1,8 @@
 """Upgrade and rollback on PostgreSQL as hub_config/OPERATIONS.md says, with Hub and Manager of an older commit.
 
 All GPUs are held at each step, so that one given twice is seen. tests/e2e/test_upgrade.py has SQLite and wheels.
-That commit starts the pod of a job anew that was queued in the back-up; test_reconciler.py shows that it goes on now.
+The older commit restarts the pod of a job that was queued in the backup; that the present one keeps it is in
+test_reconciler.py.
 """
 
 from __future__ import annotations

@@ -179,16 +179,21 @@ def test_simulation_changes_nothing() -> None:
 def test_jobs_that_run_on_make_long_run_times_likelier() -> None:
     ended = [RunTime("vision", "", 60.0)] * LEAST_RUNS + [RunTime("vision", "", 7200.0)] * LEAST_RUNS
     running = still_running([runs(f"r{at}", "vision", 1, "n1", age=HOUR) for at in range(2 * LEAST_RUNS)], NOW)
-    for told, short in ((ended, 0.5), ([*running, *ended], 0.25)):
+    for told, short in ((ended, 0.5), ([*ended, *running], 0.25)):
         known = RunTimes.from_run_times(told)
         left = [known.seconds_left(NEXT, 0.0, partial(float, at / 100)) for at in (0, 24, 26, 49, 51, 99)]
         assert left == [60.0 if at / 100 < short else 7200.0 for at in (0, 24, 26, 49, 51, 99)]
-        assert known.count(NEXT) == 2 * LEAST_RUNS, "the evidence that is told is that of ended jobs"
+        assert known.count(NEXT) == 2 * LEAST_RUNS, "only ended jobs count as evidence"
+
+
+def test_thousands_of_running_jobs_displace_no_ended_one() -> None:
+    running = [RunTime("vision", "", 60.0, ended=False)] * 3000
+    assert RunTimes.from_run_times([*running, *([RunTime("vision", "", 60.0)] * LEAST_RUNS)]).count(NEXT) == LEAST_RUNS
 
 
 def test_job_may_run_longer_than_all_that_have_ended() -> None:
     ended = [RunTime("vision", "", 60.0)] * LEAST_RUNS
-    known = RunTimes.from_run_times([*still_running([FULL], NOW), *ended])
+    known = RunTimes.from_run_times([*ended, *still_running([FULL], NOW)])
     left = known.seconds_left(NEXT, 0.0, lambda: 0.99)
     assert left is not None
     assert left > HOUR.total_seconds()

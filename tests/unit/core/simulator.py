@@ -10,6 +10,7 @@ from dlspawner.core.job import Job, JobState
 from dlspawner.core.scheduling import cycle
 from dlspawner.core.scheduling.cluster_state import ClusterState
 from dlspawner.core.scheduling.node_info import Nodes
+from dlspawner.core.units import GPU
 from tests.unit.core.factories import NOW
 
 
@@ -27,6 +28,7 @@ def play(
 ) -> dict[str, int]:
     """Returns the minute in which each job first started. Victims leave when they must, and are queued again.
 
+    No node and no quota is exceeded after any cycle.
     ``places`` is told where each job started last.
     """
     started: dict[str, int] = {}
@@ -46,6 +48,7 @@ def play(
             submitted = NOW + timedelta(minutes=one.minute)
             here.put(replace(one.job, submitted=submitted, state=JobState.QUEUED, requeue=True))
         done = cycle.run(here, now)
+        _check_amounts(here)
         for job in done.stopped:
             assert job.started is not None
             assert now - job.started >= here.cluster.scheduling.min_run, "stopped before its time"
@@ -56,6 +59,14 @@ def play(
         again = {job.id: minute + minutes[job.id] for job in done.started}
         ends = {name: at for name, at in (ends | again).items() if here.jobs[name].holds}
     return started
+
+
+def _check_amounts(here: ClusterState) -> None:
+    """No node has given more than it has, and no team holds or was promised more than its quota."""
+    assert all(amount >= 0 for room in here.rooms.values() for amount in room.gpus.values())
+    for of in here.teams.teams:
+        assert all(here.guaranteed(of.name, one.gpu_type) <= of.entitled(one.gpu_type) for one in of.quota)
+        assert all(here.extended(of.name, name) <= quota * GPU for name, quota in of.extended_quota)
 
 
 def _minute(at: datetime) -> int:

@@ -113,10 +113,10 @@ def resource(name: str, gpus: Collection[str] = ()) -> str:
     return "GPUs" if plain in gpus else _PLAIN.get(plain, plain)
 
 
-def listed(words: Iterable[str]) -> str:
+def listed(words: Iterable[str], last: str = "and") -> str:
     """``a, b and c``, each word once; nothing of nothing."""
     once = list(dict.fromkeys(words))
-    return " and ".join(part for part in (", ".join(once[:-1]), *once[-1:]) if part)
+    return f" {last} ".join(part for part in (", ".join(once[:-1]), *once[-1:]) if part)
 
 
 def duration(seconds: float) -> str:

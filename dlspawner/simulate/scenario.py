@@ -64,14 +64,11 @@ class Scenario:
             size, milli = _milli(self.cluster, quota.gpu_type, self.sizes[quota.gpu_type]), int(quota.gpus * GPU)
             parts = list(share.values()) if share else [min(size, milli - at) for at in range(0, milli, size)]
             names = list(share) if share else [f"{quota.gpu_type}-{number:05}" for number in range(len(parts))]
-            nodes += [self._node(quota.gpu_type, name, part) for name, part in zip(names, parts, strict=True)]
+            nodes += [_node(self.cluster, quota.gpu_type, name, part) for name, part in zip(names, parts, strict=True)]
         if not jobs or not nodes:
             return None
         world = ClusterState.of(Snapshot(self.cluster, TeamsConfig((team,)), tuple(nodes)))
         return Replay(world, replace(trace, jobs=jobs), self._requests())
-
-    def _node(self, gpu_type: str, name: str, milli: int) -> Node:
-        return _node(self.cluster, gpu_type, name, milli)
 
     def _requests(self) -> Any:
         kinds = {kind.name: kind for kind in self.cluster.gpu_types}

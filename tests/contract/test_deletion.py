@@ -34,11 +34,6 @@ def test_bound_pod_is_only_marked_and_its_node_ends_it(cluster: Client, pods: st
     cluster.until_gone(f"{pods}/p")
 
 
-def test_deletion_without_a_grace_period_uses_the_pod_s(cluster: Client, pods: str, make_node: NodeMaker) -> None:
-    _bound(cluster, pods, make_node(), terminationGracePeriodSeconds=77)
-    assert cluster.delete(f"{pods}/p")["metadata"]["deletionGracePeriodSeconds"] == 77
-
-
 def test_grace_can_be_shortened_and_not_prolonged(cluster: Client, pods: str, make_node: NodeMaker) -> None:
     _bound(cluster, pods, make_node())
     first = cluster.delete(f"{pods}/p", gracePeriodSeconds=60)["metadata"]

@@ -452,7 +452,7 @@ _UNPRINTABLE = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
-_Number = TypeVar("_Number", int, float)
+_Number = TypeVar("_Number", int, float, Fraction)
 
 
 class WrongValueError(Exception):
@@ -554,9 +554,7 @@ def _quantity(option: Option, value: Value) -> str:
     number = None if isinstance(value, bool) else units.parse_quantity(text)
     if number is None:
         raise WrongValueError(f"must be an amount such as 4, 500m or 16Gi; you gave {show(value)}.")
-    low, high = option.minimum, option.maximum
-    if (low is not None and number < low) or (high is not None and number > high):
-        raise WrongValueError(f"must be{_range(option)}; you asked for {text}.")
+    _within(option, number, f"asked for {text}")
     return text
 
 

@@ -10,19 +10,13 @@ from __future__ import annotations
 from dlspawner.core.config import ClusterConfig, SchedulerName
 from dlspawner.core.job import Job
 from dlspawner.core.schedulers.engine import ObjectKind
-from dlspawner.core.schedulers.pod_groups import PodGroups, priority_class
+from dlspawner.core.schedulers.pod_groups import PodGroups, in_queue
 from dlspawner.core.units import Manifest
 
 
 def _group(job: Job, cluster: ClusterConfig) -> Manifest:
-    priority = priority_class(job, cluster)
-    spec = {
-        "minMember": len(job.request.pods),
-        "queue": cluster.scheduler.queue(job.team),
-        "preemptibility": "preemptible" if job.preemptible else "non-preemptible",
-        **({"priorityClassName": priority} if priority else {}),
-    }
-    return {"spec": spec}
+    preemptibility = "preemptible" if job.preemptible else "non-preemptible"
+    return {"spec": {**in_queue(job, cluster), "preemptibility": preemptibility}}
 
 
 def _member(job: Job, cluster: ClusterConfig, _: int) -> Manifest:

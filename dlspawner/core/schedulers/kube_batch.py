@@ -8,16 +8,13 @@ from __future__ import annotations
 from dlspawner.core.config import ClusterConfig, SchedulerName
 from dlspawner.core.job import Job
 from dlspawner.core.schedulers.engine import ObjectKind
-from dlspawner.core.schedulers.pod_groups import PodGroups, priority_class
+from dlspawner.core.schedulers.pod_groups import PodGroups, in_queue
 from dlspawner.core.schedulers.volcano import GROUP
 from dlspawner.core.units import Manifest
 
 
 def _group(job: Job, cluster: ClusterConfig) -> Manifest:
-    priority = priority_class(job, cluster)
-    queue = cluster.scheduler.queue(job.team)
-    spec = {"minMember": len(job.request.pods), "queue": queue}
-    return {"spec": spec | ({"priorityClassName": priority} if priority else {})}
+    return {"spec": in_queue(job, cluster)}
 
 
 def _member(job: Job, _: ClusterConfig, __: int) -> Manifest:

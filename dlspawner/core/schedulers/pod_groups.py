@@ -99,6 +99,13 @@ def priority_class(job: Job, cluster: ClusterConfig) -> str | None:
     return levels.get(cluster.priority_name(job.priority)) or cluster.scheduling.classes.of(preemptible=job.preemptible)
 
 
+def in_queue(job: Job, cluster: ClusterConfig) -> Manifest:
+    """The spec of a PodGroup in its team's queue, for engines whose groups name one."""
+    priority = priority_class(job, cluster)
+    spec = {"minMember": len(job.request.pods), "queue": cluster.scheduler.queue(job.team)}
+    return spec | ({"priorityClassName": priority} if priority else {})
+
+
 def _conditions(found: Manifest, kind: str, status: str) -> Iterator[Mapping[str, Any]]:
     for one in (found.get("status") or {}).get("conditions") or ():
         if (one.get("type"), one.get("status")) == (kind, status):

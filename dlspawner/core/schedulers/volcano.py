@@ -13,7 +13,7 @@ from __future__ import annotations
 from dlspawner.core.config import ClusterConfig, SchedulerName
 from dlspawner.core.job import Job
 from dlspawner.core.schedulers.engine import ObjectKind
-from dlspawner.core.schedulers.pod_groups import PodGroups, priority_class
+from dlspawner.core.schedulers.pod_groups import PodGroups, in_queue
 from dlspawner.core.units import Manifest
 
 GROUP = "scheduling.k8s.io/group-name"
@@ -21,13 +21,7 @@ _PREEMPTABLE = "volcano.sh/preemptable"
 
 
 def _group(job: Job, cluster: ClusterConfig) -> Manifest:
-    priority = priority_class(job, cluster)
-    spec = {
-        "minMember": len(job.request.pods),
-        "queue": cluster.scheduler.queue(job.team),
-        **({"priorityClassName": priority} if priority else {}),
-    }
-    return {"metadata": {"annotations": _preemptable(job)}, "spec": spec}
+    return {"metadata": {"annotations": _preemptable(job)}, "spec": in_queue(job, cluster)}
 
 
 def _member(job: Job, _: ClusterConfig, __: int) -> Manifest:

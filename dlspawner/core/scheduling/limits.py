@@ -12,7 +12,7 @@ job of the same person that ends, may make it needless.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -25,6 +25,7 @@ from dlspawner.core.nodes import has_type
 from dlspawner.core.resources import PodRequest, ResourceRequest
 from dlspawner.core.scheduling.cluster_state import ClusterState
 from dlspawner.core.scheduling.node_info import NodeInfo, place_best
+from dlspawner.core.text import listed
 from dlspawner.core.units import GPU, counted, free_of_them, shown
 
 BLOCKED = "You can not start jobs here; ask an administrator why."
@@ -359,7 +360,7 @@ def approver_sentence(team: Team, user: str) -> str:
     """Returns the sentence for the waiting user."""
     names, title = approvers(team, user), team.title or team.name
     if names:
-        return f"{list_names(names)} can approve it for team {title}."
+        return f"{listed(names, 'or')} can approve it for team {title}."
     other = "other " if team.admins else ""
     return f"Team {title} has no {other}admin: an administrator of the Hub can approve it."
 
@@ -367,11 +368,6 @@ def approver_sentence(team: Team, user: str) -> str:
 def holding_text(user: str, held: int, *, promised: bool = False) -> str:
     """Returns the user's other resources, as the end of ``why``."""
     return f"{user} holds {'or was promised ' if promised else ''}{shown(held)}"
-
-
-def list_names(names: Sequence[str]) -> str:
-    """Names as people say them: ``ann``, ``ann or bob``, ``ann, bob or carl``."""
-    return " or ".join((", ".join(names[:-1]), names[-1]) if len(names) > 1 else names)
 
 
 def _special(job: Job) -> RequiredApproval | None:

@@ -1,10 +1,7 @@
 """The embedded server after SIGKILL, and what its state directory holds."""
 
-import http.client
 import os
 import stat
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -34,52 +31,6 @@ def test_objects_and_versions_survive_sigkill(server: Server) -> None:
 
 @pytest.mark.slow
 @pytest.mark.faults
-def test_acknowledged_writes_survive_sigkill(server: Server) -> None:
-    client = server.start()
-    acknowledged: list[str] = []
-    enough = threading.Event()
-
-    def write(worker: int) -> None:
-        for number in range(1_000):
-            name = f"w-{worker}-{number}"
-            try:
-                answer = client.request("POST", MAPS, {"metadata": {"name": name}, "data": {"k": "x" * 5_000}})
-            except (OSError, http.client.HTTPException):
-                return
-            assert answer.code == 201
-            acknowledged.append(name)
-            if len(acknowledged) > 60:
-                enough.set()
-
-    with ThreadPoolExecutor(4) as threads:
-        written = threads.map(write, range(4))
-        assert enough.wait(60)
-        server.kill()
-        list(written)
-    found = server.start().get(MAPS)["items"]
-    names = {item["metadata"]["name"] for item in found}
-    versions = [int(item["metadata"]["resourceVersion"]) for item in found]
-    assert set(acknowledged) <= names
-    assert len(names) <= len(acknowledged) + 4
-    assert len(set(versions)) == len(versions)
-
-
-@pytest.mark.slow
-@pytest.mark.faults
-def test_watch_resumes_across_sigkill(server: Server) -> None:
-    client = server.start()
-    version = client.create(MAPS, {"metadata": {"name": "a", "labels": {"l": "1"}}})["metadata"]["resourceVersion"]
-    client.patched(f"{MAPS}/a", {"metadata": {"labels": {"l": "2"}}})
-    client.delete(f"{MAPS}/a")
-    client = _restarted(server)
-    with client.watch(MAPS, resourceVersion=version) as watch:
-        assert [watch.next()[0] for _ in range(2)] == ["MODIFIED", "DELETED"]
-    with client.watch(MAPS, resourceVersion=version, labelSelector="l=2") as watch:
-        assert [watch.next()[0] for _ in range(2)] == ["ADDED", "DELETED"]
-
-
-@pytest.mark.slow
-@pytest.mark.faults
 def test_node_ports_and_credentials_stay(server: Server) -> None:
     client = server.start()
     spec = {"type": "NodePort", "ports": [{"port": 1}]}
@@ -90,19 +41,6 @@ def test_node_ports_and_credentials_stay(server: Server) -> None:
     assert server.kubeconfig.read_text() == before
     taken = {"type": "NodePort", "ports": [{"port": 1, "nodePort": port}]}
     client.expect(422, "POST", services, {"metadata": {"name": "t"}, "spec": taken})
-
-
-@pytest.mark.slow
-@pytest.mark.faults
-def test_dependents_of_a_deleted_owner_go_after_a_restart(server: Server) -> None:
-    client = server.start()
-    owner = client.create(MAPS, {"metadata": {"name": "owner"}})["metadata"]
-    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["uid"]}
-    held = {"name": "child", "ownerReferences": [reference], "finalizers": ["example.org/hold"]}
-    client.create(MAPS, {"metadata": held})
-    client.delete(f"{MAPS}/owner")
-    client = _restarted(server)
-    client.until(f"{MAPS}/child", lambda found: "deletionTimestamp" in found["metadata"])
 
 
 def test_scheduling_counts_what_is_there_after_a_restart(server: Server) -> None:

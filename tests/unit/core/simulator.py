@@ -1,4 +1,4 @@
-"""A cluster in fast motion: jobs come, start by the core's decisions, run their time and go."""
+"""A cluster in fast motion: jobs come, run their time and go; between them the core's own cycles are carried out."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from dlspawner.core.decisions import Preempt
 from dlspawner.core.job import Job, JobState
-from dlspawner.core.scheduling.admission import schedule
+from dlspawner.core.scheduling import cycle
 from dlspawner.core.scheduling.cluster_state import ClusterState
 from dlspawner.core.scheduling.node_info import Nodes
-from dlspawner.core.scheduling.preemption import stale_reservations, stop_time, unneeded_victims
+from dlspawner.core.units import GPU
 from tests.unit.core.factories import NOW
 
 
@@ -29,6 +28,7 @@ def play(
 ) -> dict[str, int]:
     """Returns the minute in which each job first started. Victims leave when they must, and are queued again.
 
+    No node and no quota is exceeded after any cycle.
     ``places`` is told where each job started last.
     """
     started: dict[str, int] = {}
@@ -45,43 +45,28 @@ def play(
             here.remove(name)
         while left and left[0].minute <= minute:
             one = left.pop(0)
-            here.put(replace(one.job, submitted=NOW + timedelta(minutes=one.minute), state=JobState.QUEUED))
-        _review(here, now, ends)
-        here.tick(now)
-        for job, decision in schedule(here, now):
-            if isinstance(decision, Preempt):
-                assert all(_may_leave_for(here.jobs[name], job) for name in decision.victims), "a job of another team"
-                assert not job.reserved, "others were asked to leave for it already"
-                leave = {name: stop_time(here.jobs[name], here, now) for name in decision.victims}
-                for name, at in leave.items():
-                    here.put(replace(here.jobs[name], notice=at))
-                here.put(replace(job, nodes=decision.nodes))
-                if not leave or max(leave.values()) > now:
-                    continue
-                _review(here, now, ends)
+            submitted = NOW + timedelta(minutes=one.minute)
+            here.put(replace(one.job, submitted=submitted, state=JobState.QUEUED, requeue=True))
+        done = cycle.run(here, now)
+        _check_amounts(here)
+        for job in done.stopped:
+            assert job.started is not None
+            assert now - job.started >= here.cluster.scheduling.min_run, "stopped before its time"
+        for job in done.started:
             if places is not None:
-                places[job.id] = decision.nodes
-            here.put(replace(job, state=JobState.RUNNING, started=now, nodes=decision.nodes))
+                places[job.id] = job.nodes
             started.setdefault(job.id, minute)
-            ends[job.id] = minute + minutes[job.id]
+        again = {job.id: minute + minutes[job.id] for job in done.started}
+        ends = {name: at for name, at in (ends | again).items() if here.jobs[name].holds}
     return started
 
 
-def _review(here: ClusterState, now: datetime, ends: dict[str, int]) -> None:
-    """The Manager's periodic work: void reservations and notices, expired notices."""
-    for job in stale_reservations(here):
-        here.put(replace(job, nodes=()))
-    for job in unneeded_victims(here):
-        here.put(replace(job, notice=None))
-    for job in [job for job in here.jobs.values() if job.notice is not None and job.notice <= now]:
-        assert job.started is not None
-        assert now - job.started >= here.cluster.scheduling.min_run, "stopped before its time"
-        here.put(replace(job, state=JobState.QUEUED, started=None, nodes=(), notice=None))
-        del ends[job.id]
-
-
-def _may_leave_for(victim: Job, job: Job) -> bool:
-    return victim.preemptible or victim.team == job.team
+def _check_amounts(here: ClusterState) -> None:
+    """No node has given more than it has, and no team holds or was promised more than its quota."""
+    assert all(amount >= 0 for room in here.rooms.values() for amount in room.gpus.values())
+    for of in here.teams.teams:
+        assert all(here.guaranteed(of.name, one.gpu_type) <= of.entitled(one.gpu_type) for one in of.quota)
+        assert all(here.extended(of.name, name) <= quota * GPU for name, quota in of.extended_quota)
 
 
 def _minute(at: datetime) -> int:

@@ -13,7 +13,7 @@ from dlspawner.core.job import Job, JobState
 from dlspawner.core.scheduling import limits
 from dlspawner.core.scheduling.admission import evaluate, find_alternatives
 from dlspawner.core.scheduling.cluster_state import ClusterState
-from dlspawner.core.scheduling.limits import ApprovalKind, approvers, list_names, required_approvals
+from dlspawner.core.scheduling.limits import ApprovalKind, approvers, required_approvals
 from dlspawner.core.units import GPU
 from tests.unit.core.factories import NOW, Case, node, queues, runs, team, wants, world
 
@@ -65,8 +65,7 @@ def test_alternatives_need_no_approval() -> None:
     ]
 
 
-def test_names_are_listed_as_people_say_them() -> None:
-    assert [list_names("abc"[:many]) for many in (1, 2, 3)] == ["a", "a or b", "a, b or c"]
+def test_user_does_not_approve_the_own_job() -> None:
     assert approvers(team("a", admins=("alice", "vera")), "alice") == ("vera",)
 
 

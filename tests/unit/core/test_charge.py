@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlspawner.core.config import CpuMemory, ExtendedResource, GpuType, PriorityLevel
+from dlspawner.core.config import CpuMemory, ExtendedResource, GpuType
 from dlspawner.core.decisions import Reason, Refuse
 from dlspawner.core.nodes import ForeignUsage, read_node
 from dlspawner.core.resources import ResourceRequest, foreign_usage, request_of
 from dlspawner.core.units import GPU, shown
-from tests.unit.core.factories import CLUSTER, GIB, team
+from tests.unit.core.factories import CLUSTER, GIB
 
 NVIDIA, AMD = "nvidia.com/gpu", "amd.com/gpu"
 ON_A100 = {"nodeSelector": {"gpu": "a100"}}
@@ -224,13 +224,6 @@ def test_a_node_is_read_as_kubernetes_describes_it() -> None:
     assert read_node({"metadata": {"annotations": {"dlspawner.dev/drain-at": "soon"}}}).drain_at is None
     assert dict(found.labels) == {"gpu": "a100"}
     assert [taint.key for taint in found.taints] == ["own"]
-
-
-def test_a_priority_is_one_that_the_team_may_use() -> None:
-    everybody, testers = team("a"), team("b", priorities=("test",))
-    assert CLUSTER.priority(everybody, "prod") == PriorityLevel("prod", 100)
-    assert CLUSTER.priority(everybody, None) == PriorityLevel("test", 10)
-    assert CLUSTER.priority(testers, "prod") is None
 
 
 VALUES = st.recursive(

@@ -10,12 +10,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dlspawner.core.config import Team, TeamsConfig
-from dlspawner.core.decisions import Admit, Preempt
+from dlspawner.core.decisions import Admit
 from dlspawner.core.job import JobState
-from dlspawner.core.scheduling import limits
-from dlspawner.core.scheduling.admission import admit, schedule
+from dlspawner.core.scheduling import cycle, limits
+from dlspawner.core.scheduling.admission import admit
 from dlspawner.core.scheduling.cluster_state import ClusterState
-from dlspawner.core.scheduling.preemption import over_quota_jobs, restorable, stale_reservations, unneeded_victims
+from dlspawner.core.scheduling.preemption import over_quota_jobs, restorable
 from dlspawner.core.units import GPU
 from tests.unit.core.factories import CLUSTER, NOW, node, team, wants, world
 
@@ -29,7 +29,7 @@ def teams(quotas: tuple[int, int]) -> tuple[Team, ...]:
 
 @dataclass
 class History:
-    """A Manager in short: what it does with the decisions, and a clock."""
+    """A cluster state that things happen to, and a clock."""
 
     here: ClusterState = field(default_factory=lambda: world(*teams((8, 12)), *NODES.values()))
     now: datetime = NOW
@@ -43,37 +43,17 @@ class History:
         )
         decision = admit(job, self.here, self.now)
         if isinstance(decision, Admit):
-            self.here.put(replace(job, state=JobState.STARTING, nodes=decision.nodes))
+            cycle.start(job, decision.nodes, self.here, self.now)
         else:
             self.here.put(replace(job, state=JobState.QUEUED))
 
     def serve(self) -> None:
-        self.review()
-        for job, decision in schedule(self.here, self.now):
-            if isinstance(decision, Preempt):
-                assert not job.reserved, "others were asked to leave for it already"
-                for name in decision.victims:
-                    victim = self.here.jobs[name]
-                    assert victim.preemptible or victim.team == job.team
-                    self.here.put(replace(victim, notice=self.now + timedelta(minutes=5)))
-                self.here.put(replace(job, nodes=decision.nodes))
-            else:
-                self.here.put(replace(job, state=JobState.STARTING, nodes=decision.nodes))
-
-    def review(self) -> None:
-        for job in stale_reservations(self.here):
-            self.here.put(replace(job, nodes=()))
-        for job in unneeded_victims(self.here):
-            self.here.put(replace(job, notice=None))
+        for job in cycle.run(self.here, self.now).noticed:
+            assert job.preemptible or self.here.team(job.team).preempt_within_team
 
     def wait(self, minutes: int) -> None:
-        self.review()
         self.now += timedelta(minutes=minutes)
-        for job in list(self.here.jobs.values()):
-            if job.state is JobState.STARTING:
-                self.here.put(replace(job, state=JobState.RUNNING, started=self.now))
-            if job.notice is not None and job.notice <= self.now:
-                self.here.remove(job.id)
+        self.serve()
 
     def end(self, index: int) -> None:
         names = sorted(self.here.jobs)

@@ -17,8 +17,10 @@ from dlspawner.core.nodes import ForeignUsage, Node
 from dlspawner.core.scheduling.admission import admit
 from dlspawner.core.scheduling.node_info import Resources
 from dlspawner.core.scheduling.preemption import (
+    Step,
     choose_victims,
     deferred_stop_time,
+    due_steps,
     may_be_stopped,
     order_candidates,
     share_overrun,
@@ -167,6 +169,20 @@ SPARED: dict[str, tuple[list[Job], str]] = {
 @pytest.mark.parametrize(("jobs", "expected"), SPARED.values(), ids=SPARED)
 def test_victims_that_are_not_needed(jobs: list[Job], expected: str) -> None:
     assert " ".join(sorted(job.id for job in unneeded_victims(world(*TEAMS, *jobs)))) == expected
+
+
+def test_steps_that_are_due() -> None:
+    here = world(
+        *(*TEAMS, queues("void", "a", 1, nodes=("n9",)), queues("p", "a", 8, nodes=("n1",))),
+        *(lent("over", 4, notice=NOW), lent("slow", 4, notice=NOW, age=MINUTE)),  # which was told while it started
+        *(borrows("spared", "b", 1, "n2", notice=NOTICED),),
+    )
+    assert [(step, job.id, until) for step, job, until in due_steps(here, NOW)] == [
+        (Step.RELEASE, "void", None),
+        (Step.SPARE, "spared", None),
+        (Step.STOP, "over", None),
+        (Step.DEFER, "slow", NOW + 9 * MINUTE),
+    ]
 
 
 def test_gpus_of_the_first_reservation_are_not_lent_against_later_victims() -> None:

@@ -14,7 +14,6 @@ from dlspawner.core.decisions import Admit, Preempt
 from dlspawner.core.scheduling.admission import admit
 from dlspawner.core.scheduling.cluster_state import ClusterState
 from dlspawner.core.scheduling.quota_layout import assign
-from dlspawner.core.units import GPU
 from tests.unit.core.factories import HURRIED, NOW, node, runs, team, wants, world
 from tests.unit.core.simulator import Comes, play
 
@@ -119,24 +118,3 @@ def test_job_has_its_place_of_a_private_cluster_where_borrowers_leave_at_once() 
         found = admit(wants("a3", "a", 4), world(*of, *nodes, *own, borrower, cluster=cluster), NOW)
         assert isinstance(found, Admit | Preempt)
         assert found.nodes == place
-
-
-@given(loads())
-@settings(max_examples=120)
-def test_quotas_hold_and_all_jobs_start_with_preemption_within_teams(load: tuple[tuple[int, ...], list[Comes]]) -> None:
-    quotas, coming = load
-    teams = [team(name, quota, preempt_within_team=True) for name, quota in zip("abc", quotas, strict=True)]
-    here = world(*teams, node("n1"), node("n2"), node("n3"), cluster=NOTICED)
-    put = here.put
-
-    def watched(job: Any) -> None:
-        put(job)
-        for name, quota in zip("abc", quotas, strict=True):
-            held = [one for one in here.jobs.values() if one.team == name and one.holds and not one.preemptible]
-            assert sum(one.request.gpus for one in held) <= quota * GPU
-        assert all(room.gpus["nvidia.com/gpu"] >= 0 for room in here.rooms.values())
-
-    here.put = watched  # type: ignore[method-assign]
-    started = play(here, coming)
-
-    assert (len(started), len(here.jobs)) == (len(coming), 0)

@@ -228,13 +228,6 @@ def decided(here: ClusterState) -> tuple[list[Decision], list[Job | None], tuple
     return [admit(one, here, NOW) for one in TRIES], heads, next(schedule(here, NOW), None)
 
 
-def test_returned_node_has_its_jobs() -> None:
-    here = world(team("a", 8), node("n1"), runs("j", "a", 3, "n1"))
-    here.remove_node("n1")
-    here.put_node(node("n1"))
-    assert here.rooms["n1"].gpus["nvidia.com/gpu"] == 5 * GPU
-
-
 def test_usage_grows_with_held_gpus_and_decays_by_half() -> None:
     here = world(team("a", 1), node("n1"), runs("j", "a", 1, "n1"))
     half_life = here.cluster.scheduling.half_life

@@ -28,10 +28,10 @@ asyncssh's own layer.
 from __future__ import annotations
 
 import asyncio
+import functools
 import hmac
 import os
 import struct
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -571,17 +571,10 @@ class SharedBuffers:
                 self.writing = False
 
 
-class _OfThread(threading.local):
-    def __init__(self) -> None:
-        self.buffers = SharedBuffers()
-
-
-_of_thread = _OfThread()
-
-
+@functools.cache
 def shared_buffers() -> SharedBuffers:
-    """Returns the buffers of this thread, which has one event loop."""
-    return _of_thread.buffers
+    """Returns the buffers of this process, which has one event loop."""
+    return SharedBuffers()
 
 
 class BufferedReader(asyncio.BufferedProtocol):

@@ -111,9 +111,6 @@ class GatewayServer(GatewayContext):
             stopping=self.stopping,
         )
 
-    async def metrics(self) -> bytes:
-        return self.counters.text()
-
     def _tell(self) -> None:
         """Makes every session write the lines for terminals that changed."""
         for visit in self._visits():

@@ -26,7 +26,7 @@ from ssh_gateway.auth.trust import RevocationList, TrustedCas
 from ssh_gateway.backends.activity import ActivityReporter
 from ssh_gateway.backends.directory import BackendUnavailable, SshEndpoint
 from ssh_gateway.core.packets import RelayPolicy
-from ssh_gateway.core.proof import RegisteredKey, TokenOwner
+from ssh_gateway.core.proof import RegisteredKey, SshSessionState, TokenOwner
 from ssh_gateway.core.routing import JobCondition, JobEndpoint
 from ssh_gateway.server import GatewayServer
 from ssh_gateway.session.context import GatewayLimits
@@ -159,6 +159,7 @@ class FakePeople:
     used: list[tuple[str, int]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     reports: list[tuple[str, str, datetime]] = field(default_factory=list)
+    sessions: list[list[SshSessionState]] = field(default_factory=list)  # that the Manager was told of
     down: bool = False  # the Hub
     manager_down: bool = False
     guesses: int = 0  # wrong tokens that were checked
@@ -220,6 +221,10 @@ class FakePeople:
     async def report_activity(self, user: str, servers: Mapping[str, datetime]) -> None:
         self._answer()
         self.reports += [(user, server, at) for server, at in servers.items()]
+
+    async def report_sessions(self, gateway: str, sessions: Collection[SshSessionState]) -> None:
+        self._answer_as_manager()
+        self.sessions.append(list(sessions))
 
     def _answer(self) -> None:
         if self.down:

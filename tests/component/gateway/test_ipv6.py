@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import pytest
 
-from ssh_gateway.metrics import HealthServer
 from ssh_gateway.session.context import GatewayLimits
 from tests.component.gateway.peers import DEAR, HELD_UP, FakePlaces, Lab, Sshd, gateway, guesses
 from tests.harness.ports import free_port
@@ -48,13 +46,3 @@ async def test_job_on_an_ipv6_node_is_reached_and_its_host_key_checked(
     opened, refused = (line for line in caplog.messages if f"pod=[::1]:{sshd.port} " in f"{line} ")
     assert "event=open" in opened
     assert "result=host-key" in refused
-
-
-async def test_probes_are_answered_on_ipv4_and_ipv6() -> None:
-    async with await HealthServer().serve("::", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        for host in ("127.0.0.1", "::1"):
-            reader, writer = await asyncio.open_connection(host, port)
-            writer.write(b"GET / HTTP/1.1\r\n\r\n")
-            assert (await asyncio.wait_for(reader.read(), 20)).startswith(b"HTTP/1.1 200 ")
-            writer.close()

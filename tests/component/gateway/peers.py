@@ -417,9 +417,7 @@ async def with_token(client: Client, token: str, login: str, *options: str) -> t
     return done.status, done.text, done.err
 
 
-async def guesses(
-    running: Running, name: str, most: int = 100, host: str = "127.0.0.1", source: str | None = None
-) -> str:
+async def guesses(running: Running, name: str, most: int = 100, source: str | None = None) -> str:
     """Guess passwords on one connection, from an address of this machine's, until it ends; why it ended."""
 
     class Guesser(asyncssh.SSHClient):
@@ -430,11 +428,8 @@ async def guesses(
             return f"guess {Guesser.left}" if Guesser.left >= 0 else None
 
     try:
-        await asyncssh.connect(
-            host, running.port, username=name, known_hosts=None, config=None, agent_path=None,
-            client_keys=None, preferred_auth="password", client_factory=Guesser,
-            local_addr=(source, 0) if source else None,
-        )  # fmt: skip
+        local = (source, 0) if source else None
+        await connect(running.port, username=name, preferred_auth="password", client_factory=Guesser, local_addr=local)
     except (asyncssh.Error, OSError) as problem:
         return str(problem)
     raise AssertionError("a guess was right")

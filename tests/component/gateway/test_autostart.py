@@ -267,20 +267,6 @@ async def test_unauthenticated_login_starts_nothing(
     assert audit(caplog) == []
 
 
-async def test_closed_client_ends_the_wait(running: Running, alice: Client, caplog: pytest.LogCaptureFixture) -> None:
-    running.people.stages = [STARTING]
-    process = await alice.start("ssh", "alice+train@gateway", "true")
-    await until(lambda: running.people.looks > 1)
-    process.kill()
-    await process.wait()
-    await until(lambda: not running.server.connections)
-    assert audit(caplog) == ["event=start user=alice server=train"]
-    seen = running.people.looks
-    running.people.stages = [StartStatus("off")]
-    assert (await alice.ssh("alice+other@gateway", "true")).status == 255
-    assert running.people.looks <= seen + 1, "somebody who is gone is still asked for"
-
-
 async def test_refused_start_is_remembered(running: Running, alice: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ssh_gateway.session.autostart.KEPT_SECONDS", 1000.0)
     running.people.stages = [StartStatus("refused", "No.")]

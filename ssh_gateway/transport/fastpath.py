@@ -547,13 +547,9 @@ class SharedBuffers:
 
     def make_room(self, owner: FastConnection, size: int) -> None:
         """Makes room for the owner's next packet; packets of another owner, or too many, are sent first."""
-        if self._owner is not owner or self.left() < size:
+        if self._owner is not owner or len(self.sealed) - self.filled < size:
             self.flush()
             self._owner = owner
-
-    def left(self) -> int:
-        """Returns the number of free bytes."""
-        return len(self.sealed) - self.filled
 
     def flush_of(self, owner: FastConnection) -> None:
         if self._owner is owner:

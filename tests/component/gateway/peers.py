@@ -162,6 +162,9 @@ class FakePeople:
     sessions: list[list[SshSessionState]] = field(default_factory=list)  # that the Manager was told of
     down: bool = False  # the Hub
     manager_down: bool = False
+    unanswered: frozenset[str] = frozenset()  # kinds of requests to which the Manager has no answer
+    requests: list[tuple[str, ...]] = field(default_factory=list)  # all: the kind, then of whom
+    held: dict[tuple[str, ...], asyncio.Event] = field(default_factory=dict)  # requests, or kinds, that wait
     guesses: int = 0  # wrong tokens that were checked
     starts: list[tuple[str, str]] = field(default_factory=list)
     looks: int = 0
@@ -174,31 +177,31 @@ class FakePeople:
         keys.append(RegisteredKey(len(keys) + 1, key.public_data, key.get_fingerprint()))
 
     async def registered_keys(self, user: str) -> tuple[RegisteredKey, ...]:
-        self._answer_as_manager()
+        await self._answer_as_manager("registered_keys", user)
         self.asked.append(user)
         return tuple(self.keys.get(user, ()))
 
     async def key_used(self, user: str, key: RegisteredKey) -> None:
-        self._answer_as_manager()
+        await self._answer_as_manager("key_used", user)
         self.used.append((user, key.id))
 
     async def token_owner(self, token: str) -> TokenOwner | None:
-        self._answer()
+        await self._answer("token_owner", token)
         self.guesses += token not in self.tokens
         return self.tokens.get(token)
 
     async def servers(self, user: str) -> frozenset[str]:
-        self._answer()
+        await self._answer("servers", user)
         return self.stopped.get(user, frozenset())
 
     async def start(self, user: str, server: str) -> StartStatus:
-        self._answer_as_manager()
         self.starts.append((user, server))
+        await self._answer_as_manager("start", user, server)
         return self._next_start()
 
     async def start_status(self, user: str, server: str, job: str) -> StartStatus:
-        self._answer_as_manager()
         self.looks += 1
+        await self._answer_as_manager("start_status", user, server)
         return self._next_start()
 
     def _next_start(self) -> StartStatus:
@@ -210,29 +213,41 @@ class FakePeople:
         return found
 
     async def access_state(self, keys: Collection[tuple[str, str]]) -> AccessState:
-        self._answer_as_manager()
+        await self._answer_as_manager("access_state")
         known = {(user, key.fingerprint) for user, keys in self.keys.items() for key in keys}
         return AccessState(self.blocked, frozenset(keys) - known)
 
     async def deleted_users(self, users: Collection[str]) -> frozenset[str]:
-        self._answer()
+        await self._answer("deleted_users", *sorted(users))
         return self.removed & frozenset(users)
 
     async def report_activity(self, user: str, servers: Mapping[str, datetime]) -> None:
-        self._answer()
+        await self._answer("report_activity", user)
         self.reports += [(user, server, at) for server, at in servers.items()]
 
     async def report_sessions(self, gateway: str, sessions: Collection[SshSessionState]) -> None:
-        self._answer_as_manager()
+        await self._answer_as_manager("report_sessions")
         self.sessions.append(list(sessions))
 
-    def _answer(self) -> None:
+    async def _answer(self, *request: str) -> None:
+        await self._hold(request)
         if self.down:
             raise BackendUnavailable("the Hub does not answer: try again later")
 
-    def _answer_as_manager(self) -> None:
-        if self.manager_down:
+    async def _answer_as_manager(self, *request: str) -> None:
+        await self._hold(request)
+        if self.manager_down or request[0] in self.unanswered:
             raise BackendUnavailable("the keys service does not answer: try again later, or use a token")
+
+    async def _hold(self, request: tuple[str, ...]) -> None:
+        self.requests.append(request)
+        for held in (request, request[:1]):
+            if held in self.held:
+                await self.held[held].wait()
+
+    def count(self, what: str) -> int:
+        """The number of requests of one kind, answered or not."""
+        return sum(request[0] == what for request in self.requests)
 
 
 @dataclass

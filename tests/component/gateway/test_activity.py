@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from ssh_gateway.backends.activity import ActivityReporter
@@ -22,22 +21,13 @@ async def telling(reporter: ActivityReporter) -> AsyncIterator[ActivityReporter]
         await asyncio.gather(task, return_exceptions=True)
 
 
-@dataclass
-class Listening(FakePeople):
-    """Counts reports that the Manager did not accept."""
+def told(people: FakePeople, at: int = -1) -> list[tuple[str, str, bool]] | None:
+    """One report to the Manager: user, server, and if a session is open."""
+    return [(one.user, one.server, one.open) for one in people.sessions[at]] if people.sessions else None
 
-    refused: int = 0
 
-    def _answer_as_manager(self) -> None:
-        self.refused += self.manager_down
-        super()._answer_as_manager()
-
-    def told(self, at: int = -1) -> list[tuple[str, str, bool]] | None:
-        """One report to the Manager: user, server, and if a session is open."""
-        return [(one.user, one.server, one.open) for one in self.sessions[at]] if self.sessions else None
-
-    def ever_told(self, *jobs: tuple[str, str, bool]) -> bool:
-        return list(jobs) in [self.told(at) for at in range(len(self.sessions))]
+def ever_told(people: FakePeople, *jobs: tuple[str, str, bool]) -> bool:
+    return list(jobs) in [told(people, at) for at in range(len(people.sessions))]
 
 
 async def test_use_of_a_job_is_reported_to_the_hub_once_per_interval() -> None:
@@ -76,16 +66,16 @@ async def test_keepalives_are_no_activity(alice: Client, running: Running) -> No
 
 
 async def test_new_session_is_reported_at_once_with_all_others() -> None:
-    people = Listening()
+    people = FakePeople()
     async with telling(ActivityReporter(people, 3600)) as activity:
         activity.opened("alice", "train")
-        await until(lambda: people.told() == [("alice", "train", True)])
+        await until(lambda: told(people) == [("alice", "train", True)])
         activity.opened("bob", "")
-        await until(lambda: people.told() == [("alice", "train", True), ("bob", "", True)])
+        await until(lambda: told(people) == [("alice", "train", True), ("bob", "", True)])
 
 
 async def test_report_has_the_time_since_the_last_byte() -> None:
-    people, clock = Listening(), [100.0]
+    people, clock = FakePeople(), [100.0]
     activity = ActivityReporter(people, 3600, lambda: clock[0])
     activity.opened("alice", "silent")
     activity.opened("alice", "train")
@@ -97,32 +87,32 @@ async def test_report_has_the_time_since_the_last_byte() -> None:
 
 
 async def test_ended_session_is_reported_until_the_manager_answers() -> None:
-    people = Listening(manager_down=True)
+    people = FakePeople(manager_down=True)
     async with telling(ActivityReporter(people, 0.01)) as activity:
         activity.opened("alice", "train")
         activity.closed("alice", "train")
-        await until(lambda: people.refused > 1)
+        await until(lambda: people.count("report_sessions") > 1)
         people.manager_down = False
-        await until(lambda: people.ever_told(("alice", "train", False)))
-        await until(lambda: people.told() == [])
+        await until(lambda: ever_told(people, ("alice", "train", False)))
+        await until(lambda: told(people) == [])
 
 
 async def test_job_with_two_sessions_is_open_until_both_end() -> None:
-    people = Listening()
+    people = FakePeople()
     async with telling(ActivityReporter(people, 0.01)) as activity:
         activity.opened("alice", "train")
         activity.opened("alice", "train")
         activity.closed("alice", "train")
-        await until(lambda: people.told() == [("alice", "train", True)])
+        await until(lambda: told(people) == [("alice", "train", True)])
         activity.closed("alice", "train")
-        await until(lambda: people.ever_told(("alice", "train", False)))
+        await until(lambda: ever_told(people, ("alice", "train", False)))
 
 
 async def test_real_session_is_reported_open_with_its_bytes(alice: Client, running: Running) -> None:
-    told = running.people.sessions
+    reports = running.people.sessions
     ssh = await alice.start("ssh", "alice+train@gateway", "echo hello; read line")
-    await until(lambda: any(one.open and one.seconds is not None for report in told for one in report))
+    await until(lambda: any(one.open and one.seconds is not None for report in reports for one in report))
     ssh.kill()
     await ssh.communicate()
-    await until(lambda: told[-1] == [])
-    assert {(one.user, one.server) for report in told for one in report} == {("alice", "train")}
+    await until(lambda: reports[-1] == [])
+    assert {(one.user, one.server) for report in reports for one in report} == {("alice", "train")}

@@ -12,8 +12,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,13 +27,13 @@ from dlspawner.looplag import watch_loop
 from ssh_gateway.auth.rate_limit import PenaltyRules
 from ssh_gateway.auth.revalidation import Revalidator
 from ssh_gateway.auth.trust import RevocationList, TrustedCas
-from ssh_gateway.backends.activity import ActivityReporter, SessionReporter
+from ssh_gateway.backends.activity import ActivityReporter
 from ssh_gateway.backends.cluster import ClusterJobDirectory
 from ssh_gateway.backends.directory import HubAndManager
 from ssh_gateway.core.addresses import read_networks
 from ssh_gateway.core.packets import RelayPolicy
 from ssh_gateway.log import say, to_stderr
-from ssh_gateway.metrics import HealthServer
+from ssh_gateway.metrics import serve_health
 from ssh_gateway.server import GatewayServer
 from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.session.terminals import NoticeFollower
@@ -222,9 +221,9 @@ class Gateway(Application):
 
     def initialize(self, argv: list[str] | None = None) -> None:
         try:
-            check_arguments(sys.argv[1:] if argv is None else argv, self)
+            _refuse(unreadable(sys.argv[1:] if argv is None else argv, self))
             super().initialize(argv)
-            check_settings(Config(), type(self), self.extra_args)
+            _refuse(unknown(Config(), type(self), self.extra_args))
         except GatewayMisconfigured as problem:
             _give_up(problem)
         logging.basicConfig(level=logging.WARNING, handlers=[to_stderr(self.log_lines == "json")])
@@ -236,7 +235,7 @@ class Gateway(Application):
 
     def update_config(self, config: Config) -> None:
         """Applies settings; raises GatewayMisconfigured for a setting that does not exist."""
-        check_settings(config, type(self))
+        _refuse(unknown(config, type(self)))
         super().update_config(config)
 
     def start(self) -> None:
@@ -262,8 +261,7 @@ class Gateway(Application):
                 cluster = await stack.enter_async_context(await KubernetesClient.connect())
             except KubernetesError as error:
                 raise GatewayMisconfigured(f"{error} (environment variable KUBECONFIG)") from error
-            sessions = SessionReporter(people, self.activity_seconds)
-            activity = ActivityReporter(people, self.activity_seconds, sessions=sessions)
+            activity = ActivityReporter(people, self.activity_seconds)
             notices = NoticeFollower(people)
             places = ClusterJobDirectory(cluster, self.namespace or cluster.namespace, self.special_namespace)
             rechecks = Revalidator(people, places, self.recheck_seconds, revocations=revocations)
@@ -291,25 +289,29 @@ class Gateway(Application):
             say("stopped")
 
     async def _run(self, server: GatewayServer, doing: set[asyncio.Task[Any]]) -> None:
-        stop = Shutdown().at_signals()
+        begin, hurry = asyncio.Event(), asyncio.Event()
+
+        def stop() -> None:
+            """Begins the stop; the second call cuts the wait for sessions short."""
+            (hurry if begin.is_set() else begin).set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop)
         with taking(self.ip, self.port, "Gateway.port"):
             host, port = await server.start(self.ip, self.port, shared=self.share_port)
-        answering = await self._answer_probes(HealthServer(lambda: not server.stopping, server.metrics))
+        health = None
+        if self.health_port:
+            with taking(self.ip, self.health_port, "Gateway.health_port"):
+                health = serve_health(self.ip, self.health_port, lambda: not server.stopping, server.counters.text)
         say("ready", address=f"{host}:{port}", host_key=server.keys.host.get_fingerprint(), gateway=server.name)
-        doing.add(asyncio.create_task(stop.begin.wait(), name="stop signal"))
+        doing.add(asyncio.create_task(begin.wait(), name="stop signal"))
         ended, _ = await asyncio.wait(doing, return_when=asyncio.FIRST_COMPLETED)
         for task in ended:
             await task  # raises the error that ended it
         say("stopping", sessions=len(server.connections))
-        await server.stop(hurry=stop.force)
-        if answering is not None:
-            answering.close()
-
-    async def _answer_probes(self, health: HealthServer) -> asyncio.Server | None:
-        if not self.health_port:
-            return None
-        with taking(self.ip, self.health_port, "Gateway.health_port"):
-            return await health.serve(self.ip, self.health_port)
+        await server.stop(hurry=hurry)
+        if health is not None:
+            health.stop()
 
     def _limits(self) -> GatewayLimits:
         return GatewayLimits(
@@ -327,23 +329,6 @@ class Gateway(Application):
             ),
             balancers=read_networks(self.proxy_protocol_from),
         )
-
-
-@dataclass(slots=True)
-class Shutdown:
-    """The first request begins the stop; the second one cuts the wait for sessions short."""
-
-    begin: asyncio.Event = field(default_factory=asyncio.Event)
-    force: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def ask(self) -> None:
-        (self.force if self.begin.is_set() else self.begin).set()
-
-    def at_signals(self) -> Shutdown:
-        """Requests the stop at each SIGTERM and SIGINT."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self.ask)
-        return self
 
 
 @contextlib.asynccontextmanager
@@ -377,18 +362,10 @@ class GatewayMisconfigured(Exception):
     """A setting or its surroundings are wrong; the message names the setting."""
 
 
-def check_settings(config: Config, of: type[Application], words: Sequence[str] = ()) -> None:
-    """Raises GatewayMisconfigured for the first setting or word that ``of`` does not have."""
-    said = unknown(config, of, words)
-    if said is not None:
-        raise GatewayMisconfigured(said)
-
-
-def check_arguments(arguments: Sequence[str], app: Application) -> None:
-    """Raises GatewayMisconfigured for the first unknown option, before the option is printed."""
-    said = unreadable(arguments, app)
-    if said is not None:
-        raise GatewayMisconfigured(said)
+def _refuse(problem: str | None) -> None:
+    """Raises GatewayMisconfigured if there is a problem with the settings."""
+    if problem is not None:
+        raise GatewayMisconfigured(problem)
 
 
 def required(name: str) -> str:

@@ -14,18 +14,18 @@ seconds.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client import generate_latest as written
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from tornado.httpserver import HTTPServer
+from tornado.web import Application, RequestHandler
 
 from ssh_gateway.transport import sockets
 
-CONTENT_TYPE = CONTENT_TYPE_LATEST
 METHODS = ("publickey", "password", "keyboard-interactive", "other")
 REFUSALS = ("connection", "login", "session", "stream", "request")
 STARTS = ("running", "not-started")
@@ -149,60 +149,36 @@ class _Now(Collector):
         yield GaugeMetricFamily("dlspawner_gateway_stopping", "1 from the first signal on.", int(now.stopping))
 
 
-SECONDS = 5.0
-LONGEST = 8192
+SECONDS = 5.0  # for a request to come
+LONGEST = 8192  # bytes of a request
 
 
-@dataclass(frozen=True, slots=True)
-class HealthAnswer:
-    status: str
-    content: bytes
-    kind: str = "text/plain"
+class ProbeHandler(RequestHandler):
+    """Answers a request of any method."""
 
-    def written(self) -> bytes:
-        head = f"HTTP/1.1 {self.status}\r\nContent-Type: {self.kind}\r\nContent-Length: {len(self.content)}\r\n"
-        return head.encode("ascii") + b"Connection: close\r\n\r\n" + self.content
+    def initialize(self, ready: Callable[[], bool], metrics: Callable[[], bytes]) -> None:
+        self._ready = ready
+        self._metrics = metrics
 
-
-OK = HealthAnswer("200 OK", b"ok\n")
-STOPPING = HealthAnswer("503 Service Unavailable", b"stopping\n")
-
-
-async def _none() -> bytes:
-    return b""
-
-
-@dataclass(frozen=True, slots=True)
-class HealthServer:
-    """Answers health and metrics requests while its port is open."""
-
-    ready: Callable[[], bool] = lambda: True
-    metrics: Callable[[], Awaitable[bytes]] = _none
-
-    async def serve(self, ip: str, port: int) -> asyncio.Server:
-        """Listens; the caller closes the returned server."""
-        return await asyncio.start_server(self._answer, sock=sockets.listen(ip, port), limit=LONGEST)
-
-    async def answer(self, request: bytes) -> HealthAnswer:
-        """Returns the answer to a request, or to the first part of one."""
-        path = _path(request)
-        if path == b"/metrics":
-            return HealthAnswer("200 OK", await self.metrics(), CONTENT_TYPE)
-        return OK if path != b"/ready" or self.ready() else STOPPING
-
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            async with asyncio.timeout(SECONDS):
-                answer = await self.answer(await reader.readuntil(b"\r\n\r\n"))
-                writer.write(answer.written())
-                await writer.drain()
-        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # the client sent no request; OSError includes the time-out
-        finally:
-            writer.close()
+    def prepare(self) -> None:
+        if self.request.path == "/metrics":
+            self.set_header("Content-Type", CONTENT_TYPE_LATEST)
+            self.finish(self._metrics())
+        elif self.request.path == "/ready" and not self._ready():
+            self.set_status(503)
+            self.finish("stopping\n")
+        else:
+            self.finish("ok\n")
 
 
-def _path(request: bytes) -> bytes:
-    """Returns ``/ready`` of ``GET /ready?x HTTP/1.1``; empty for any other request."""
-    words = request.split(b"\r\n", 1)[0].split(b" ")
-    return words[1].partition(b"?")[0] if len(words) == 3 else b""
+def serve_health(ip: str, port: int, ready: Callable[[], bool], metrics: Callable[[], bytes]) -> HTTPServer:
+    """Listens for requests of health, readiness and metrics; the caller stops the returned server."""
+    parts = {"ready": ready, "metrics": metrics}
+    application = Application([(r".*", ProbeHandler, parts)], log_function=lambda _handler: None)
+    server = HTTPServer(
+        application, no_keep_alive=True, idle_connection_timeout=SECONDS, max_header_size=LONGEST, max_body_size=LONGEST
+    )
+    listening = sockets.listen(ip, port)
+    listening.setblocking(False)
+    server.add_socket(listening)
+    return server

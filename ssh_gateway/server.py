@@ -13,7 +13,6 @@ from typing import Any
 
 import asyncssh
 
-from ssh_gateway import transport
 from ssh_gateway.accept import Admission, ConnectionGuard
 from ssh_gateway.log import say
 from ssh_gateway.metrics import GatewayState
@@ -33,11 +32,9 @@ class GatewayServer(GatewayContext):
             self.notices.changed = self._tell
         self.revalidator.visits = lambda: [one for one in self.connections if one.identity is not None]
         self.counters.inside = self._inside
-        self._bytes_of_gone = (0, 0)
         self._lobby = Admission(self._admit, self.make_leg, self._say_refused, self.limits.balancers)
         self._options = transport_keys.server_options(self.keys.hosts, self.limits.login_seconds)
         self._listener: asyncio.Server | None = None
-        self._empty = asyncio.Event()
 
     async def start(self, ip: str, port: int, *, shared: bool = False) -> tuple[str, int]:
         """Listens and returns the address; OSError if the port is taken by a process that does not share it."""
@@ -98,7 +95,7 @@ class GatewayServer(GatewayContext):
         return [visitor.session for visitor in self.connections if visitor.session is not None]
 
     def _inside(self) -> GatewayState:
-        visits, (up, down) = self._visits(), self._bytes_of_gone
+        visits, (up, down) = self._visits(), self.bytes_of_gone
         addresses, names = self.penalties.penalised(self.now())
         return GatewayState(
             unauthenticated=len(self.connections) - len(visits),
@@ -111,36 +108,16 @@ class GatewayServer(GatewayContext):
             stopping=self.stopping,
         )
 
-    async def metrics(self) -> bytes:
-        return self.counters.text()
-
     def _tell(self) -> None:
         """Makes every session write the lines for terminals that changed."""
         for visit in self._visits():
             visit.tell()
 
-    def gone(self, connection: LiveConnection) -> None:
-        """Removes a closed connection; every connection calls this at its end."""
-        self.connections.discard(connection)
-        if connection.session is not None:
-            up, down = self._bytes_of_gone
-            self._bytes_of_gone = (up + connection.session.bytes_up, down + connection.session.bytes_down)
-        self._note_emptiness()
-
-    def upstream_gone(self, leg: transport.Upstream) -> None:
-        """Removes a closed connection to a pod."""
-        self.upstreams.discard(leg)
-        self._note_emptiness()
-
-    def _note_emptiness(self) -> None:
-        if not self.connections and not self.upstreams:
-            self._empty.set()
-
     async def _all_gone(self, seconds: float, hurry: asyncio.Event | None = None) -> None:
-        self._empty.clear()
+        self.empty.clear()
         if not self.connections and not self.upstreams:
             return
-        waiting = [asyncio.ensure_future(event.wait()) for event in (self._empty, hurry) if event is not None]
+        waiting = [asyncio.ensure_future(event.wait()) for event in (self.empty, hurry) if event is not None]
         await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for one in waiting:
             one.cancel()

@@ -87,7 +87,10 @@ FAULTS = {
         f"{GATEWAY}/test_server.py",
     ),
     "silent clients keep the health port": Fault(
-        "ssh_gateway/metrics.py", "asyncio.timeout(SECONDS)", "asyncio.timeout(None)", f"{GATEWAY}/test_metrics.py"
+        "ssh_gateway/metrics.py",
+        "idle_connection_timeout=SECONDS",
+        "idle_connection_timeout=600.0",
+        f"{GATEWAY}/test_metrics.py",
     ),
 }
 

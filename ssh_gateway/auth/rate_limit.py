@@ -23,7 +23,7 @@ import ipaddress
 import math
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 from ssh_gateway.core.addresses import Network, read_address
 
@@ -57,19 +57,17 @@ class AuthAttempts:
         return self.failed >= self.limit
 
 
-class Begins(Protocol):
-    """An unauthenticated connection."""
-
+class UnauthenticatedConnection(Protocol):
     @property
     def begun(self) -> bool:
         """True once a login was attempted."""
 
-
-Connection = TypeVar("Connection", bound=Begins)
+    def make_room(self) -> None:
+        """Ends the connection for a newer one, because too many have not logged in."""
 
 
 @dataclass(slots=True)
-class UnauthenticatedLimit(Generic[Connection]):
+class UnauthenticatedLimit:
     """Limits unauthenticated connections: in total and from one source ("" is a shared address).
 
     None is refused: above a limit an older one makes room. So connections without a login hold up no login.
@@ -77,9 +75,9 @@ class UnauthenticatedLimit(Generic[Connection]):
 
     limit: int
     limit_per_source: int
-    waiting: dict[Connection, str] = field(default_factory=dict)
+    waiting: dict[UnauthenticatedConnection, str] = field(default_factory=dict)
 
-    def enter(self, one: Connection, source: str) -> Connection | None:
+    def enter(self, one: UnauthenticatedConnection, source: str) -> UnauthenticatedConnection | None:
         """Counts a connection in, which may `leave`; returns the one to end for it, which is counted out.
 
         That is the oldest, one without a login attempt first, from the same source or else from the one with most.
@@ -97,7 +95,7 @@ class UnauthenticatedLimit(Generic[Connection]):
         self.waiting[one] = source
         return leaves
 
-    def leave(self, one: Connection) -> None:
+    def leave(self, one: UnauthenticatedConnection) -> None:
         """Removes a connection that has authenticated, or has closed."""
         self.waiting.pop(one, None)
 

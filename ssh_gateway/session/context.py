@@ -18,7 +18,13 @@ from typing import Any, Protocol
 
 import asyncssh
 
-from ssh_gateway.auth.rate_limit import Penalties, PenaltyRules, SessionLimit, UnauthenticatedLimit
+from ssh_gateway.auth.rate_limit import (
+    Penalties,
+    PenaltyRules,
+    SessionLimit,
+    UnauthenticatedConnection,
+    UnauthenticatedLimit,
+)
 from ssh_gateway.auth.revalidation import BLOCKED, UNTOLD, RevalidatedSession, Revalidator
 from ssh_gateway.auth.trust import TrustedCas
 from ssh_gateway.backends.activity import ActivityReporter
@@ -124,7 +130,7 @@ class LiveSession(Protocol):
         """Shows the lines that the session's terminals have not shown yet."""
 
 
-class LiveConnection(RevalidatedSession, Protocol):
+class LiveConnection(RevalidatedSession, UnauthenticatedConnection, Protocol):
     """A client connection as the server sees it: waiting for its job, in a session, or neither."""
 
     @property
@@ -136,15 +142,8 @@ class LiveConnection(RevalidatedSession, Protocol):
     @property
     def session(self) -> LiveSession | None: ...
 
-    @property
-    def begun(self) -> bool:
-        """True once a login was attempted."""
-
     async def end_if_lost(self) -> None:
         """Ends the connection, and the one to its job, if its client's computer does not answer in seconds."""
-
-    def make_room(self) -> None:
-        """Ends the connection for a newer one, because too many have not logged in."""
 
 
 class GatewayContext(ABC):
@@ -176,13 +175,15 @@ class GatewayContext(ABC):
         self.authorities = authorities or TrustedCas()
         self.autostart = AutoStarter(people, hub_public_url, self.limits.start_seconds)
         self.revalidator = rechecks
-        self.unauthenticated = UnauthenticatedLimit[LiveConnection](self.limits.waiting, self.limits.waiting_per_source)
+        self.unauthenticated = UnauthenticatedLimit(self.limits.waiting, self.limits.waiting_per_source)
         self.session_limit = SessionLimit(self.limits.connections_per_user)
         self.penalties = Penalties(self.limits.rules)
         self.counters = GatewayMetrics()
         self.log_commands = log_commands
         self.connections: set[LiveConnection] = set()
         self.upstreams: set[Upstream] = set()
+        self.bytes_of_gone = (0, 0)
+        self.empty = asyncio.Event()  # set when the last connection is gone
         self.stopping = False
         self.shutdown_lines: tuple[TerminalLine, ...] = ()
         self.name = secrets.token_hex(4)
@@ -193,13 +194,22 @@ class GatewayContext(ABC):
     def make_leg(self, source: str, jump: JumpStream | None = None) -> Downstream:
         """Returns a new client connection from ``source``; a stream of ``ssh -J`` is served by one as well."""
 
-    @abstractmethod
     def gone(self, connection: LiveConnection) -> None:
-        """Forgets a client connection that has ended."""
+        """Removes a closed connection; every connection calls this at its end."""
+        self.connections.discard(connection)
+        if connection.session is not None:
+            up, down = self.bytes_of_gone
+            self.bytes_of_gone = (up + connection.session.bytes_up, down + connection.session.bytes_down)
+        self._note_emptiness()
 
-    @abstractmethod
     def upstream_gone(self, leg: Upstream) -> None:
-        """Forgets a connection to a job that has ended."""
+        """Removes a closed connection to a pod."""
+        self.upstreams.discard(leg)
+        self._note_emptiness()
+
+    def _note_emptiness(self) -> None:
+        if not self.connections and not self.upstreams:
+            self.empty.set()
 
     def next_number(self) -> str:
         """Returns the name of the next connection in the log, unique among processes and restarts."""

@@ -33,8 +33,6 @@ from ssh_gateway.session.terminals import TerminalLine, escaped
 from ssh_gateway.session.upstream import Access, enter, find_server, on_lost
 from ssh_gateway.transport import Upstream, connection
 
-# Proofs of host keys before the pod is connected; a client requests them once, and each is a few signatures.
-MOST_PROOFS = 4
 LOOK_SECONDS = 2.0  # the wait for a line about a default server that the login may not want
 _TOUCH_SECONDS = 0.05
 _CLUSTER_SEES = (0, 0.5, 1, 1.5)  # seconds between looks whether a job whose sshd is gone has ended
@@ -194,11 +192,9 @@ class Session:
         if asked == packets.KEEPALIVE:  # needs no pod; asyncssh answers it
             return False
         if asked == packets.PROVE_HOST_KEYS:
-            # asyncssh would sign as often, and for as many keys, as a client asks.
+            # asyncssh would sign for as many keys as a client asks.
             if packets.wants_reply(payload):
-                buffered.proofs += 1
-                proof = leg.prove_host_keys(payload) if buffered.proofs <= MOST_PROOFS else None
-                leg.send_payload(proof or bytes([packets.REQUEST_FAILURE]))
+                leg.send_payload(leg.prove_host_keys(payload) or bytes([packets.REQUEST_FAILURE]))
             return True
         if kind >= packets.CHANNEL_WINDOW_ADJUST and packets.number_at(payload, 1) >= connection.FIRST_OWN_CHANNEL:
             return True  # of a closed stream
@@ -308,11 +304,10 @@ MOST_BYTES = 256 * 1024  # clients send a few hundred; one packet may be as larg
 class PacketBuffer:
     """Packets with their types, sent by a client before its pod is connected: in order, few packets and few bytes.
 
-    ``connecting`` while the pod is being connected; ``proofs`` of host keys were requested so far.
+    ``connecting`` while the pod is being connected.
     """
 
     connecting: bool = False
-    proofs: int = 0
     _packets: list[tuple[int, bytes]] = field(default_factory=list)
     _size: int = 0
 

@@ -28,10 +28,10 @@ asyncssh's own layer.
 from __future__ import annotations
 
 import asyncio
+import functools
 import hmac
 import os
 import struct
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -547,13 +547,9 @@ class SharedBuffers:
 
     def make_room(self, owner: FastConnection, size: int) -> None:
         """Makes room for the owner's next packet; packets of another owner, or too many, are sent first."""
-        if self._owner is not owner or self.left() < size:
+        if self._owner is not owner or len(self.sealed) - self.filled < size:
             self.flush()
             self._owner = owner
-
-    def left(self) -> int:
-        """Returns the number of free bytes."""
-        return len(self.sealed) - self.filled
 
     def flush_of(self, owner: FastConnection) -> None:
         if self._owner is owner:
@@ -571,17 +567,10 @@ class SharedBuffers:
                 self.writing = False
 
 
-class _OfThread(threading.local):
-    def __init__(self) -> None:
-        self.buffers = SharedBuffers()
-
-
-_of_thread = _OfThread()
-
-
+@functools.cache
 def shared_buffers() -> SharedBuffers:
-    """Returns the buffers of this thread, which has one event loop."""
-    return _of_thread.buffers
+    """Returns the buffers of this process, which has one event loop."""
+    return SharedBuffers()
 
 
 class BufferedReader(asyncio.BufferedProtocol):

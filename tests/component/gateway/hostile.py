@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import asyncssh
 from asyncssh.packet import Boolean, SSHPacket, String
 
-from tests.component.gateway.peers import DEADLINE, Running
+from tests.component.gateway.peers import DEADLINE, Running, connect
 
 Attack = Callable[[asyncssh.SSHClientConnection], Awaitable[str | None]]
 
@@ -35,10 +36,8 @@ class Attacker(asyncssh.SSHClient):
 
 async def before_login(running: Running, attack: Attack, name: str = "alice+train") -> asyncssh.SSHClientConnection:
     """Connect as a stranger, and attack once the keys are exchanged; asyncssh's errors are the caller's."""
-    return await asyncssh.connect(
-        username=name, known_hosts=None, config=None, agent_path=None, client_keys=None, preferred_auth="password",
-        client_factory=lambda: Attacker(attack), sock=deaf(running.port),
-    )  # fmt: skip
+    client = {"preferred_auth": "password", "client_factory": lambda: Attacker(attack)}
+    return await connect(running.port, username=name, sock=deaf(running.port), **client)
 
 
 class Caller(asyncssh.SSHClientConnection):
@@ -99,13 +98,15 @@ class Listener(asyncssh.SSHClient):
 
 
 async def logged_in(
-    running: Running, key: asyncssh.SSHKey, name: str = "alice+train", listener: asyncssh.SSHClient | None = None
+    running: Running,
+    key: asyncssh.SSHKey,
+    name: str = "alice+train",
+    listener: asyncssh.SSHClient | None = None,
+    **options: Any,
 ) -> asyncssh.SSHClientConnection:
     """A logged-in client with a small receive buffer."""
-    return await asyncssh.connect(
-        username=name, known_hosts=None, config=None, agent_path=None, client_keys=[key],
-        client_factory=lambda: listener or asyncssh.SSHClient(), sock=deaf(running.port),
-    )  # fmt: skip
+    client = {"client_keys": [key], "client_factory": lambda: listener or asyncssh.SSHClient(), **options}
+    return await connect(running.port, username=name, sock=deaf(running.port), **client)
 
 
 def deaf(port: int) -> socket.socket:

@@ -26,7 +26,7 @@ from ssh_gateway.auth.trust import RevocationList, TrustedCas
 from ssh_gateway.backends.activity import ActivityReporter
 from ssh_gateway.backends.directory import BackendUnavailable, SshEndpoint
 from ssh_gateway.core.packets import RelayPolicy
-from ssh_gateway.core.proof import RegisteredKey, TokenOwner
+from ssh_gateway.core.proof import RegisteredKey, SshSessionState, TokenOwner
 from ssh_gateway.core.routing import JobCondition, JobEndpoint
 from ssh_gateway.server import GatewayServer
 from ssh_gateway.session.context import GatewayLimits
@@ -159,8 +159,12 @@ class FakePeople:
     used: list[tuple[str, int]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     reports: list[tuple[str, str, datetime]] = field(default_factory=list)
+    sessions: list[list[SshSessionState]] = field(default_factory=list)  # that the Manager was told of
     down: bool = False  # the Hub
     manager_down: bool = False
+    unanswered: frozenset[str] = frozenset()  # kinds of requests to which the Manager has no answer
+    requests: list[tuple[str, ...]] = field(default_factory=list)  # all: the kind, then of whom
+    held: dict[tuple[str, ...], asyncio.Event] = field(default_factory=dict)  # requests, or kinds, that wait
     guesses: int = 0  # wrong tokens that were checked
     starts: list[tuple[str, str]] = field(default_factory=list)
     looks: int = 0
@@ -173,31 +177,31 @@ class FakePeople:
         keys.append(RegisteredKey(len(keys) + 1, key.public_data, key.get_fingerprint()))
 
     async def registered_keys(self, user: str) -> tuple[RegisteredKey, ...]:
-        self._answer_as_manager()
+        await self._answer_as_manager("registered_keys", user)
         self.asked.append(user)
         return tuple(self.keys.get(user, ()))
 
     async def key_used(self, user: str, key: RegisteredKey) -> None:
-        self._answer_as_manager()
+        await self._answer_as_manager("key_used", user)
         self.used.append((user, key.id))
 
     async def token_owner(self, token: str) -> TokenOwner | None:
-        self._answer()
+        await self._answer("token_owner", token)
         self.guesses += token not in self.tokens
         return self.tokens.get(token)
 
     async def servers(self, user: str) -> frozenset[str]:
-        self._answer()
+        await self._answer("servers", user)
         return self.stopped.get(user, frozenset())
 
     async def start(self, user: str, server: str) -> StartStatus:
-        self._answer_as_manager()
         self.starts.append((user, server))
+        await self._answer_as_manager("start", user, server)
         return self._next_start()
 
     async def start_status(self, user: str, server: str, job: str) -> StartStatus:
-        self._answer_as_manager()
         self.looks += 1
+        await self._answer_as_manager("start_status", user, server)
         return self._next_start()
 
     def _next_start(self) -> StartStatus:
@@ -209,25 +213,41 @@ class FakePeople:
         return found
 
     async def access_state(self, keys: Collection[tuple[str, str]]) -> AccessState:
-        self._answer_as_manager()
+        await self._answer_as_manager("access_state")
         known = {(user, key.fingerprint) for user, keys in self.keys.items() for key in keys}
         return AccessState(self.blocked, frozenset(keys) - known)
 
     async def deleted_users(self, users: Collection[str]) -> frozenset[str]:
-        self._answer()
+        await self._answer("deleted_users", *sorted(users))
         return self.removed & frozenset(users)
 
     async def report_activity(self, user: str, servers: Mapping[str, datetime]) -> None:
-        self._answer()
+        await self._answer("report_activity", user)
         self.reports += [(user, server, at) for server, at in servers.items()]
 
-    def _answer(self) -> None:
+    async def report_sessions(self, gateway: str, sessions: Collection[SshSessionState]) -> None:
+        await self._answer_as_manager("report_sessions")
+        self.sessions.append(list(sessions))
+
+    async def _answer(self, *request: str) -> None:
+        await self._hold(request)
         if self.down:
             raise BackendUnavailable("the Hub does not answer: try again later")
 
-    def _answer_as_manager(self) -> None:
-        if self.manager_down:
+    async def _answer_as_manager(self, *request: str) -> None:
+        await self._hold(request)
+        if self.manager_down or request[0] in self.unanswered:
             raise BackendUnavailable("the keys service does not answer: try again later, or use a token")
+
+    async def _hold(self, request: tuple[str, ...]) -> None:
+        self.requests.append(request)
+        for held in (request, request[:1]):
+            if held in self.held:
+                await self.held[held].wait()
+
+    def count(self, what: str) -> int:
+        """The number of requests of one kind, answered or not."""
+        return sum(request[0] == what for request in self.requests)
 
 
 @dataclass
@@ -412,9 +432,7 @@ async def with_token(client: Client, token: str, login: str, *options: str) -> t
     return done.status, done.text, done.err
 
 
-async def guesses(
-    running: Running, name: str, most: int = 100, host: str = "127.0.0.1", source: str | None = None
-) -> str:
+async def guesses(running: Running, name: str, most: int = 100, source: str | None = None) -> str:
     """Guess passwords on one connection, from an address of this machine's, until it ends; why it ended."""
 
     class Guesser(asyncssh.SSHClient):
@@ -425,11 +443,8 @@ async def guesses(
             return f"guess {Guesser.left}" if Guesser.left >= 0 else None
 
     try:
-        await asyncssh.connect(
-            host, running.port, username=name, known_hosts=None, config=None, agent_path=None,
-            client_keys=None, preferred_auth="password", client_factory=Guesser,
-            local_addr=(source, 0) if source else None,
-        )  # fmt: skip
+        local = (source, 0) if source else None
+        await connect(running.port, username=name, preferred_auth="password", client_factory=Guesser, local_addr=local)
     except (asyncssh.Error, OSError) as problem:
         return str(problem)
     raise AssertionError("a guess was right")

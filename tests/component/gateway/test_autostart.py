@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import pytest
 
@@ -267,20 +266,6 @@ async def test_unauthenticated_login_starts_nothing(
     assert audit(caplog) == []
 
 
-async def test_closed_client_ends_the_wait(running: Running, alice: Client, caplog: pytest.LogCaptureFixture) -> None:
-    running.people.stages = [STARTING]
-    process = await alice.start("ssh", "alice+train@gateway", "true")
-    await until(lambda: running.people.looks > 1)
-    process.kill()
-    await process.wait()
-    await until(lambda: not running.server.connections)
-    assert audit(caplog) == ["event=start user=alice server=train"]
-    seen = running.people.looks
-    running.people.stages = [StartStatus("off")]
-    assert (await alice.ssh("alice+other@gateway", "true")).status == 255
-    assert running.people.looks <= seen + 1, "somebody who is gone is still asked for"
-
-
 async def test_refused_start_is_remembered(running: Running, alice: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ssh_gateway.session.autostart.KEPT_SECONDS", 1000.0)
     running.people.stages = [StartStatus("refused", "No.")]
@@ -289,53 +274,42 @@ async def test_refused_start_is_remembered(running: Running, alice: Client, monk
     assert running.people.starts == [("alice", "train")]
 
 
-@dataclass
-class Silent(FakePeople):
-    """A Manager that answers with an error once the test permits it."""
-
-    enough: asyncio.Event = field(default_factory=asyncio.Event)
-    manager_down: bool = True
-
-    async def start(self, user: str, server: str) -> StartStatus:
-        self.starts.append((user, server))
-        await self.enough.wait()
-        return await super().start(user, server)
-
-    async def start_status(self, user: str, server: str, job: str) -> StartStatus:
-        self.looks += 1
-        return await super().start_status(user, server, job)
+def silent_manager() -> tuple[FakePeople, asyncio.Event]:
+    """A Manager that answers starts with an error, once the test permits it."""
+    people, enough = FakePeople(manager_down=True), asyncio.Event()
+    people.held["start",] = enough
+    return people, enough
 
 
 async def test_one_of_several_logins_waits_for_a_silent_manager() -> None:
-    people = Silent()
+    people, enough = silent_manager()
     starts = AutoStarter(people, URL, 60.0, poll_seconds=1000.0)
     logins = [asyncio.create_task(starts.begin("alice", "train")) for _ in range(4)]
     await until(lambda: people.starts)
-    people.enough.set()
+    enough.set()
     assert await asyncio.gather(*logins) == [False] * 4
     assert people.starts == [("alice", "train")]
 
 
 async def test_servers_without_an_answer_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ssh_gateway.session.autostart.KEPT_SECONDS", 0.0)
-    people = Silent()
-    people.enough.set()
+    people, enough = silent_manager()
+    enough.set()
     starts = AutoStarter(people, URL, 60.0)
     for number in range(100):
         assert not await starts.begin("alice", f"s{number}")
-    people.enough.clear()
+    enough.clear()
     gave_up = asyncio.create_task(starts.begin("alice", "train"))
     await until(lambda: ("alice", "train") in people.starts)
     gave_up.cancel()
     await asyncio.gather(gave_up, return_exceptions=True)
-    people.enough.set()
+    enough.set()
     assert not await starts.begin("alice", "other")
     assert len(starts._servers) <= 2
 
 
 async def test_waiting_login_outlasts_an_outage_of_the_manager() -> None:
-    people = Silent(manager_down=False, stages=[WAITS])
-    people.enough.set()
+    people = FakePeople(stages=[WAITS])
     starts, ready = AutoStarter(people, URL, 60.0, poll_seconds=0.01), asyncio.Event()
 
     async def enters() -> bool:

@@ -13,7 +13,7 @@ from ssh_gateway import transport
 from ssh_gateway.core import packets
 from ssh_gateway.session.relay import Relay
 from ssh_gateway.transport import fastpath
-from tests.component.gateway.hostile import deaf, disconnect, drop
+from tests.component.gateway.hostile import disconnect, drop, logged_in
 from tests.component.gateway.peers import DEADLINE, Running, the_relay, until
 
 KIB = 1024
@@ -22,16 +22,7 @@ KEEPALIVE = bytes([packets.GLOBAL_REQUEST]) + packets.text(b"keepalive@openssh.c
 
 
 async def connected(running: Running, key: asyncssh.SSHKey, cipher: str) -> asyncssh.SSHClientConnection:
-    return await asyncssh.connect(
-        sock=deaf(running.port),
-        username="alice+train",
-        client_keys=[key],
-        encryption_algs=[cipher],
-        rekey_bytes=100 * KIB,
-        known_hosts=None,
-        config=None,
-        agent_path=None,
-    )
+    return await logged_in(running, key, encryption_algs=[cipher], rekey_bytes=100 * KIB)
 
 
 async def echoed(conn: asyncssh.SSHClientConnection, running: Running) -> tuple[Relay, int]:

@@ -204,11 +204,6 @@ def stat(process: Path) -> list[str]:
     return [number, "", *rest.rpartition(") ")[2].split()]
 
 
-def lives(pid: int) -> bool:
-    found = stat(Path(f"/proc/{pid}"))
-    return bool(found) and found[2] not in {"Z", "X"}
-
-
 def amount(running: Running) -> tuple[int, int]:
     inside = running.server._inside()
     return inside.up, inside.down
@@ -229,21 +224,6 @@ async def move(process: asyncio.subprocess.Process, *, up: bool) -> bytes:
 async def read_all(stream: asyncio.StreamReader) -> None:
     while await stream.read(MIB):
         pass
-
-
-def transfer(*, up: bool) -> str:
-    """What the job runs: it tells its number, and is called ``cat`` once 8 MiB have gone through it."""
-    where = "> /dev/null" if up else "/dev/zero"
-    return f"echo $$ >&2; head -c {8 * MIB} {where}; exec cat {where}"
-
-
-async def under_way(process: asyncio.subprocess.Process, *, up: bool) -> tuple[int, asyncio.Task[bytes]]:
-    """The number of a job's `transfer`, and what moves its bytes, in the middle of it."""
-    inside = int(await asyncio.wait_for(process.stderr.readline(), 30))
-    moving = asyncio.create_task(move(process, up=up))
-    await until(lambda: Path(f"/proc/{inside}/comm").read_text() == "cat\n")
-    assert not moving.done()
-    return inside, moving
 
 
 NO_CLUSTER = "the cluster does not answer: try again later"
@@ -287,6 +267,6 @@ async def test_outage_is_told_to_logins_and_ends_no_session(
     set_down(running, part, down=False)
     assert (await alice.ssh(*login, "echo in", env=env)).text == "in\n"
     warnings = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
-    found = [one for one in warnings if "event=activity" not in one]  # of which there is one each interval
+    found = [one for one in warnings if "event=activity" not in one and "event=sessions" not in one]
     assert 1 <= len(found) <= 2, warnings
     assert all("event=recheck" in one for one in found), warnings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import asyncssh
 import pytest
@@ -15,7 +15,7 @@ from ssh_gateway.core import packets
 from ssh_gateway.core.addresses import read_networks
 from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.session.context import GatewayLimits
-from ssh_gateway.session.login import TOO_MANY
+from ssh_gateway.session.login import NOBODY, TOO_MANY
 from ssh_gateway.transport.keys import GatewayKeys
 from tests.component.gateway.hostile import DENIED as DENIED_PACKET
 from tests.component.gateway.hostile import IGNORE, before_login, call, disconnect, drop, pour
@@ -106,6 +106,7 @@ async def test_wrong_credentials_have_the_same_answer(running: Running, mallory:
     logins = ("alice+train", "alice+nothing", "ghost+train", "a/b+train", "alice")
     keys = [await mallory.ssh(f"{login}@gateway", "id") for login in logins]
     assert {(done.status, done.out, done.err.split(": ", 1)[1].strip()) for done in keys} == {(255, b"", DENIED)}
+    assert running.people.asked == ["alice", "alice", "ghost", NOBODY.user, "alice"], "one look-up, whoever it is"
     tokens = [
         await with_token(mallory, token, login, *PASSWORD)
         for token in ("wrong", "mallorys", "service")
@@ -177,29 +178,15 @@ async def test_silent_connections_make_room_and_hold_up_no_login_from_their_addr
 USERAUTH_REQUEST = 50
 
 
-@dataclass
-class SlowHub(FakePeople):
-    """A Hub that takes its time."""
-
-    questions: int = 0
-    asked: asyncio.Event = field(default_factory=asyncio.Event)
-    answers: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def token_owner(self, token: str) -> TokenOwner | None:
-        self.questions += 1
-        self.asked.set()
-        await self.answers.wait()
-        return await super().token_owner(token)
-
-
 async def test_input_while_a_token_is_checked_is_not_kept(keys: GatewayKeys, places: FakePlaces) -> None:
-    people = SlowHub(tokens={"right": TokenOwner("alice", every_server)})
+    people, answer = FakePeople(tokens={"right": TokenOwner("alice", every_server)}), asyncio.Event()
+    people.held["token_owner",] = answer
     pouring: list[asyncio.Task[int]] = []
 
     async def more(conn: asyncssh.SSHClientConnection) -> int:
-        await people.asked.wait()
+        await until(lambda: people.count("token_owner"))
         taken = await pour(conn, IGNORE, packets.text(bytes(32_764)), 64 * MIB)
-        people.answers.set()
+        answer.set()
         return taken
 
     async def attack(conn: asyncssh.SSHClientConnection) -> str:
@@ -260,13 +247,14 @@ async def test_many_logins_at_once_from_one_address_all_succeed(
     """Also logins that begin while the tokens of others are checked."""
     rules = replace(DEAR, shared=read_networks(shared))
     limits = GatewayLimits(failure_seconds=0.1, drain_seconds=0.0, rules=rules)
-    hub = SlowHub(tokens={"right": TokenOwner("alice", every_server)})
+    hub, answer = FakePeople(tokens={"right": TokenOwner("alice", every_server)}), asyncio.Event()
+    hub.held["token_owner",] = answer
     async with gateway(keys, hub, places, limits=limits) as running:
         coming = [asyncio.ensure_future(connect(running.port, password="right")) for _ in range(at_once)]
-        await until(lambda: hub.questions == at_once)
+        await until(lambda: hub.count("token_owner") == at_once)
         coming += [asyncio.ensure_future(connect(running.port, password="right")) for _ in range(7)]
         await until(lambda: guessed(running) == len(coming) or any(task.done() for task in coming))
-        hub.answers.set()
+        answer.set()
         inside = await asyncio.gather(*coming)
         for conn in inside:
             drop(conn)

@@ -8,9 +8,7 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from ssh_gateway.core.packets import GLOBAL_REQUEST, PROVE_HOST_KEYS, REQUEST_SUCCESS, text
-from ssh_gateway.session.session import MOST_PROOFS
-from tests.component.gateway.hostile import disconnect, logged_in
+from ssh_gateway.core.packets import GLOBAL_REQUEST, PROVE_HOST_KEYS, text
 from tests.component.gateway.peers import Client, Lab, connect, gateway
 
 
@@ -75,20 +73,3 @@ async def test_foreign_host_key_is_not_proven(lab: Lab) -> None:
         assert leg.prove_host_keys(asked(ours, others)) is None
         assert leg.prove_host_keys(asked(*[ours] * 100)) is None, "no work for nothing"
         assert leg.prove_host_keys(asked(ours)[:-1]) is None
-
-
-async def test_proofs_of_host_keys_before_a_session_are_few(lab: Lab) -> None:
-    following = asyncssh.generate_private_key("ssh-ed25519")
-    ours = text(following.public_data)
-    async with gateway(replace(lab.keys, next_host=following), lab.people, lab.places) as running:
-        conn = await logged_in(running, lab.alices_key, "alice")
-
-        async def proven(*wanted: bytes) -> bool:
-            kind, _ = await conn._make_global_request(PROVE_HOST_KEYS, *wanted)
-            return bool(kind == REQUEST_SUCCESS)
-
-        assert not await proven(*[ours] * 600), "no work for nothing"
-        assert [await proven(ours) for _ in range(100)] == [True] * (MOST_PROOFS - 1) + [False] * (101 - MOST_PROOFS)
-        with pytest.raises(asyncssh.ChannelOpenError, match="no job nowhere; yours: train"):
-            await conn.open_connection("nowhere", 22)  # it is served as before
-        await disconnect(conn)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,7 +14,6 @@ import asyncssh
 import pytest
 
 from ssh_gateway.auth.trust import REVOKED, UNKNOWN
-from ssh_gateway.backends.directory import AccessState, BackendUnavailable
 from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.session.context import GatewayLimits
 from tests.component.gateway.hostile import disconnect
@@ -24,6 +23,7 @@ from tests.component.gateway.test_certificates import holder, organisation
 __all__ = ["organisation"]
 
 SLEEP = ("alice+train@gateway", "echo in; sleep 60")
+NOT_BLOCKED = frozenset({"access_state"})  # the Manager does not tell who is blocked
 
 
 ALICE = frozenset({"alice"})
@@ -75,29 +75,9 @@ async def test_revoked_token_ends_its_sessions_and_no_others(
     await by_key.communicate()
 
 
-class SilentHub(FakePeople):
-    """A Hub that takes its time from when it is told to, about people and about one token."""
-
-    silent = False
-    waiting = 0
-
-    async def deleted_users(self, users: Collection[str]) -> frozenset[str]:
-        await self._wait(self.silent)
-        return await super().deleted_users(users)
-
-    async def token_owner(self, token: str) -> TokenOwner | None:
-        await self._wait(self.silent and token == "slow")
-        return await super().token_owner(token)
-
-    async def _wait(self, silent: bool) -> None:
-        if silent:
-            self.waiting += 1
-            await asyncio.Event().wait()
-
-
 async def test_slow_hub_does_not_delay_other_checks(lab: Lab) -> None:
     """Neither of keys, which the Manager answers, nor of other tokens."""
-    people = SilentHub(tokens={token: TokenOwner("alice", every_server) for token in ("slow", "quick")})
+    people = FakePeople(tokens={token: TokenOwner("alice", every_server) for token in ("slow", "quick")})
     people.register("alice", lab.alices_key)
     async with lab.gateway(people=people) as running:
         by_key = await lab.client(running, "client").begin(*SLEEP)
@@ -106,11 +86,12 @@ async def test_slow_hub_does_not_delay_other_checks(lab: Lab) -> None:
             client = Client(lab.folder / token, running.port, None, lab.keys.host)
             env, options = client.with_token(token)
             sessions.append(await client.begin(*options, *SLEEP, env=env))
-        people.silent = True
+        people.held = {("deleted_users",): asyncio.Event(), ("token_owner", "slow"): asyncio.Event()}
+        people.requests.clear()
         del people.tokens["quick"]
         slow, quick = sessions
         assert "the token that you came in with was revoked" in (await finish(quick)).err
-        await until(lambda: people.waiting)
+        await until(lambda: people.count("deleted_users"))
         people.keys["alice"].clear()
         assert "was removed from your keys" in (await finish(by_key)).err
         assert slow.returncode is None
@@ -118,19 +99,8 @@ async def test_slow_hub_does_not_delay_other_checks(lab: Lab) -> None:
         await slow.communicate()
 
 
-class Away(FakePeople):
-    """The Hub answers; the Manager answers nothing about keys and blocked users until `told`."""
-
-    told = False
-
-    async def access_state(self, keys: Collection[tuple[str, str]]) -> AccessState:
-        if not self.told:
-            raise BackendUnavailable("the keys service does not answer")
-        return await super().access_state(keys)
-
-
 async def test_logins_are_refused_until_blocked_users_are_known(lab: Lab) -> None:
-    people = Away(blocked=frozenset({"mallory"}))
+    people = FakePeople(blocked=frozenset({"mallory"}), unanswered=NOT_BLOCKED)
     people.tokens = {user: TokenOwner(user, every_server) for user in ("alice", "mallory")}
     lab.places.targets[("mallory", "train")] = lab.places.targets[("alice", "train")]
     async with lab.gateway(people=people, interval=3600.0) as running:
@@ -145,9 +115,9 @@ async def test_logins_are_refused_until_blocked_users_are_known(lab: Lab) -> Non
             status, said, problem = await log_in(user)
             assert (status, said) == (255, "")
             assert "nobody can tell right now whether your account may use this gateway: try again later" in problem
-        people.told = True  # and no round comes for an hour: the login itself asks
+        people.unanswered = frozenset()  # and no round comes for an hour: the login itself asks
         assert (await log_in("alice"))[:2] == (0, "in\n")
-        people.told = False  # what was told once stays known
+        people.unanswered = NOT_BLOCKED  # what was told once stays known
         assert (await log_in("alice"))[:2] == (0, "in\n")
         status, said, problem = await log_in("mallory")
         assert (status, said) == (255, "")
@@ -155,20 +125,19 @@ async def test_logins_are_refused_until_blocked_users_are_known(lab: Lab) -> Non
 
 
 # What is so at the Hub and the Manager, and what is logged in with.
-OUTAGES: dict[str, tuple[dict[str, bool], str]] = {
-    "a right token while the Hub is away": ({"told": True, "down": True}, "token"),
+OUTAGES: dict[str, tuple[dict[str, Any], str]] = {
+    "a right token while the Hub is away": ({"down": True}, "token"),
     "a key while the Manager is away": ({"manager_down": True}, "key"),
-    "a key while blocked users are unknown": ({}, "key"),
+    "a key while blocked users are unknown": ({"unanswered": NOT_BLOCKED}, "key"),
 }
 
 
 @pytest.mark.parametrize(("happens", "proof"), OUTAGES.values(), ids=OUTAGES)
 async def test_credentials_that_cannot_be_checked_cost_no_penalty(
-    lab: Lab, happens: dict[str, bool], proof: str
+    lab: Lab, happens: dict[str, Any], proof: str
 ) -> None:
-    people = Away(tokens={"right": TokenOwner("alice", every_server)})
+    people = FakePeople(tokens={"right": TokenOwner("alice", every_server)}, **happens)
     people.register("alice", lab.alices_key)
-    vars(people).update(happens)
     given: dict[str, Any] = (
         {"client_keys": [lab.alices_key]} if proof == "key" else {"client_keys": None, "password": "right"}
     )
@@ -183,34 +152,14 @@ async def test_credentials_that_cannot_be_checked_cost_no_penalty(
                 await log_in()
         await until(lambda: not running.server.connections)
         assert running.server.penalties.penalised(running.server.now()) == (0, 0)
-        people.down, people.manager_down, people.told = False, False, True
+        people.down, people.manager_down, people.unanswered = False, False, frozenset()
         async with await log_in() as connection:
             assert (await connection.run("echo in")).stdout == "in\n"
 
 
-class Counting(FakePeople):
-    """Lists the requests of the checks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.requests: list[str] = []
-
-    async def access_state(self, keys: Collection[tuple[str, str]]) -> AccessState:
-        self.requests.append("access_state")
-        return await super().access_state(keys)
-
-    async def deleted_users(self, users: Collection[str]) -> frozenset[str]:
-        self.requests.append(f"deleted_users {sorted(users)}")
-        return await super().deleted_users(users)
-
-    async def token_owner(self, token: str) -> TokenOwner | None:
-        self.requests.append(f"token_owner {token}")
-        return await super().token_owner(token)
-
-
 async def test_round_sends_the_same_requests_for_many_sessions_as_for_two(lab: Lab) -> None:
     """Half of the sessions are logged in by one key, the others by one token."""
-    people = Counting()
+    people = FakePeople()
     people.register("alice", lab.alices_key)
     people.tokens["secret"] = TokenOwner("alice", every_server)
     async with lab.gateway(people=people, interval=3600.0) as running, contextlib.AsyncExitStack() as sessions:
@@ -220,18 +169,19 @@ async def test_round_sends_the_same_requests_for_many_sessions_as_for_two(lab: L
             connection = await sessions.enter_async_context(connect(running.port, **given))
             assert (await connection.run("echo in")).stdout == "in\n"
 
-        async def requests_of_a_round() -> list[str]:
+        async def requests_of_a_round() -> list[tuple[str, ...]]:
             people.requests.clear()
             await running.server.revalidator.round()
-            return sorted(people.requests)
+            return sorted(request for request in people.requests if not request[0].startswith("report_"))
 
+        of_a_round = [("access_state",), ("deleted_users", "alice"), ("token_owner", "secret")]
         for by_key in (True, False):
             await log_in(by_key=by_key)
-        assert await requests_of_a_round() == ["access_state", "deleted_users ['alice']", "token_owner secret"]
+        assert await requests_of_a_round() == of_a_round
         for number in range(8):
             await log_in(by_key=number % 2 == 0)
         assert len([one for one in running.server.connections if one.session is not None]) == 10
-        assert await requests_of_a_round() == ["access_state", "deleted_users ['alice']", "token_owner secret"]
+        assert await requests_of_a_round() == of_a_round
 
 
 async def complains(process: asyncio.subprocess.Process, sentence: bytes) -> None:

@@ -109,14 +109,6 @@ async def test_notices_do_not_change_files_on_the_same_connection(telling: Telli
     await finish(terminal, b"x\n")
 
 
-async def test_command_without_a_terminal_gets_no_notice(telling: Telling) -> None:
-    telling.say(STOP)
-    await until(lambda: len(telling.manager.asked) == 2)
-    done = await telling.client.ssh("alice+train@gateway", "cat", feed=b"x" * MIB)
-    assert done.out == b"x" * MIB
-    assert "***" not in done.err
-
-
 # From the Manager
 
 

@@ -214,7 +214,7 @@ ROOM: dict[str, tuple[str, int | None]] = {
 @pytest.mark.parametrize(("come", "leaves"), ROOM.values(), ids=ROOM)
 def test_oldest_connection_makes_room(come: str, leaves: int | None) -> None:
     """Letters are addresses, capitals of those that have begun a login."""
-    door = UnauthenticatedLimit[Login](limit=4, limit_per_source=2)
+    door = UnauthenticatedLimit(limit=4, limit_per_source=2)
     logins = [(Login(one.isupper()), one.lower().strip("-")) for one in come]
     made = [door.enter(*one) for one in logins]
     assert made[:-1] == [None] * (len(made) - 1)

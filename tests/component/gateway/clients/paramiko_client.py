@@ -6,18 +6,13 @@ Prints the outcome as JSON. It is a process of its own, because paramiko uses th
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
-import os
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import paramiko
 from paramiko.common import cMSG_CHANNEL_REQUEST
-
-MIB = 2**20
 
 
 def run(client: paramiko.SSHClient, command: str, feed: bytes = b"", **more: Any) -> list[Any]:
@@ -36,22 +31,6 @@ def commands(client: paramiko.SSHClient) -> Any:
         run(client, "kill -TERM $$"),
         run(client, "tty >/dev/null && echo terminal", get_pty=True),
     ]
-
-
-def bulk(client: paramiko.SSHClient) -> Any:
-    """Data in both directions, with a re-key in the middle."""
-    data = os.urandom(4 * MIB)
-    channel = client.get_transport().open_session()
-    channel.exec_command("cat")
-    sender = threading.Thread(target=lambda: (channel.sendall(data), channel.shutdown_write()))
-    sender.start()
-    got = b""
-    while chunk := channel.recv(65536):
-        if len(got) < MIB <= len(got) + len(chunk):
-            client.get_transport().renegotiate_keys()
-        got += chunk
-    sender.join()
-    return [hashlib.sha256(got).digest() == hashlib.sha256(data).digest(), channel.recv_exit_status()]
 
 
 def problem_of(deed: Callable[[], Any]) -> list[Any]:
@@ -120,7 +99,7 @@ def main() -> None:
         outer = connect("127.0.0.1", where["through"], "alice", where, where["host_key"])
         sock = outer.get_transport().open_channel("direct-tcpip", (where["host"], where["port"]), ("127.0.0.1", 1))
     client = connect(where["host"], where["port"], where["user"], where, where["host_key"], sock=sock)
-    cases: dict[str, Callable[[paramiko.SSHClient], Any]] = {one.__name__: one for one in (commands, bulk, requests)}
+    cases: dict[str, Callable[[paramiko.SSHClient], Any]] = {one.__name__: one for one in (commands, requests)}
     print(json.dumps(cases[sys.argv[1]](client)))
     client.close()
 

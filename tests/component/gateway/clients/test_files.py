@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.component.gateway.clients.ways import Rig, Way, quoted
+from tests.component.gateway.clients.ways import Rig, Way, program
 from tests.component.gateway.peers import Done
 
 MIB = 2**20
@@ -50,19 +50,51 @@ def back(rig: Rig, way: Way) -> Path:
     return rig.directory / f"back-{way.value}"
 
 
+def mounts() -> bool:
+    """True if this kernel permits mounts with FUSE, which no package could install."""
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR))
+    except OSError:
+        return False
+    return True
+
+
+NO_FUSE = pytest.mark.xfail(not mounts(), run=False, reason="no FUSE on this machine: sftp is what is tested")
+LFTP = "lftp --norc -c \"set net:max-retries 1; set sftp:connect-program 'OPENSSH -a -x'; open sftp://HOST; {}\""
+SSHFS = """unshare --user --map-root-user --mount bash -c '
+mkdir -p BACK.mounted
+sshfs -f HOST:FOLDER BACK.mounted -o ssh_command="OPENSSH" -o idmap=user &
+for n in $(seq 1000); do mountpoint -q BACK.mounted && break; sleep 0.02; done
+{}; status=$?; umount BACK.mounted; wait; exit $status'"""
+# Two commands of a program: one copies a tree into the job, one copies it back.
+COPIES = {
+    "scp": ("scp -F CONFIG -rpq LOCAL HOST:FOLDER/copy", "scp -F CONFIG -rpq HOST:FOLDER/copy BACK"),
+    "scp -O": ("scp -F CONFIG -Orpq LOCAL HOST:FOLDER/copy", "scp -F CONFIG -Orpq HOST:FOLDER/copy BACK"),
+    "rsync": ("rsync -aze 'OPENSSH' LOCAL/ HOST:FOLDER/copy/", "rsync -aze 'OPENSSH' HOST:FOLDER/copy/ BACK/"),
+    "lftp": (LFTP.format("mirror -R LOCAL FOLDER/copy"), LFTP.format("mirror FOLDER/copy BACK")),
+    "sshfs": (SSHFS.format("cp -a LOCAL BACK.mounted/copy"), SSHFS.format("cp -a BACK.mounted/copy BACK")),
+}
+
+
+def filled(text: str, **places: object) -> str:
+    """The text with paths and names in place of the words in capitals."""
+    return re.sub("|".join(places), lambda found: str(places[found[0]]), text)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("flags", [(), ("-O",)], ids=["sftp", "scp protocol"])
-async def test_scp_copies_a_tree_in_both_directions(
-    rig: Rig, planted: tuple[Path, Tree], flags: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("name", [pytest.param(one, marks=[NO_FUSE] if one == "sshfs" else []) for one in COPIES])
+async def test_tree_is_copied_there_and_back(rig: Rig, planted: tuple[Path, Tree], name: str) -> None:
     source, tree = planted
+    env = {"PATH": f"{os.environ['PATH']}:{Path(program(name.split(maxsplit=1)[0])).parent}"}
 
-    async def case(way: Way) -> tuple[Done, Done, bool, bool]:
-        there = await rig.run("scp", *flags, "-rpq", str(source), f"{way.value}:{rig.job_folder(way)}/copy")
-        here = await rig.run("scp", *flags, "-rpq", f"{way.value}:{rig.job_folder(way)}/copy", str(back(rig, way)))
-        return there, here, read_tree(rig.job_folder(way) / "copy") == tree, read_tree(back(rig, way)) == tree
+    async def case(way: Way) -> tuple[list[Done], bool, bool]:
+        folder, got = rig.job_folder(way), back(rig, way)
+        places = {"CONFIG": rig.config, "OPENSSH": rig.openssh, "LOCAL": source, "BACK": got}
+        lines = [filled(line, HOST=way.value, FOLDER=folder, **places) for line in COPIES[name]]
+        done = [await rig.run("bash", "-c", line, env=env) for line in lines]
+        return done, read_tree(folder / "copy") == tree, read_tree(got) == tree
 
-    assert await rig.each(case) == (Done(0, b"", ""), Done(0, b"", ""), True, True)
+    assert await rig.each(case) == ([Done(0, b"", "")] * 2, True, True)
 
 
 SFTP_COMMANDS = """\
@@ -121,9 +153,7 @@ async def test_sftp_batch_makes_renames_and_removes(rig: Rig, planted: tuple[Pat
 
     async def case(way: Way) -> tuple[int, str, Tree, bytes]:
         folder, fetched, script = (rig.job_folder(way), back(rig, way), rig.directory / f"batch-{way.value}")
-        places = {"FOLDER": str(folder), "LOCAL": str(source / "deep"), "BACK": str(fetched)}
-        commands = re.sub("|".join(places), lambda found: places[found[0]], batch.commands)
-        script.write_text(commands)
+        script.write_text(filled(batch.commands, FOLDER=folder, LOCAL=source / "deep", BACK=fetched))
         options = ["-q", "-b", str(script), way.value]
         if batch.client == "psftp":
             options = [*rig.putty(way), "-be", "-b", str(script)]
@@ -140,104 +170,29 @@ async def test_sftp_batch_makes_renames_and_removes(rig: Rig, planted: tuple[Pat
 
 
 @pytest.mark.slow
-async def test_rsync_copies_a_tree_and_then_only_changes(rig: Rig, planted: tuple[Path, Tree]) -> None:
-    source, _ = planted
-    (source / "link").symlink_to("deep/large")
-    os.utime(source / "deep", (1e9, 1e9))  # or what is removed there may change nothing: rsync compares whole seconds
-    tree = read_tree(source)
-
-    async def case(way: Way) -> tuple[list[int], str, bool, bool]:
-        host, folder = way.value, rig.job_folder(way)
-        rsync = ("rsync", "-az", "--delete", "-e", rig.openssh)
-        (folder / "copy").mkdir()
-        (folder / "copy" / "stale").touch()
-        done = [
-            await rig.run(*rsync, f"{source}/", f"{host}:{folder}/copy/"),
-            await rig.run(*rsync, f"{host}:{folder}/copy/", f"{back(rig, way)}/"),
-        ]
-        (folder / "copy" / "deep" / "private").unlink()
-        again = await rig.run(*rsync, "-i", f"{source}/", f"{host}:{folder}/copy/")
-        missing = await rig.run(*rsync, f"{host}:no-such-file", str(back(rig, way)))
-        statuses = [one.status for one in (*done, again, missing)]
-        return statuses, again.text, read_tree(folder / "copy") == tree, read_tree(back(rig, way)) == tree
-
-    statuses, changed, there, here = await rig.each(case)
-    assert (statuses, there, here) == ([0, 0, 0, 23], True, True)
-    assert [line.split()[1] for line in changed.splitlines()] == ["deep/", "deep/private"]
-
-
-@pytest.mark.slow
-async def test_git_pushes_clones_and_fetches(rig: Rig) -> None:
+async def test_git_pushes_and_clones(rig: Rig) -> None:
     data = os.urandom(2 * MIB)
 
-    async def case(way: Way) -> list[tuple[int, bytes]]:
+    async def case(way: Way) -> list[int]:
         where = f"ssh://{way.value}{rig.job_folder(way)}/all.git"
         here, other = rig.directory / f"here-{way.value}", rig.directory / f"other-{way.value}"
         here.mkdir()
         (here / "data").write_bytes(data)
         env = {"GIT_SSH_COMMAND": rig.openssh, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
         env |= {f"GIT_{role}_{word}": word for role in ("AUTHOR", "COMMITTER") for word in ("NAME", "EMAIL")}
-        env |= {f"GIT_{role}_DATE": "2024-01-01T00:00:00Z" for role in ("AUTHOR", "COMMITTER")}
-
-        async def git(*words: str, folder: Path = here) -> tuple[int, bytes]:
-            done = await rig.run("git", "-C", str(folder), *words, env=env)
-            return done.status, done.out
-
-        await rig.run("git", "init", "-q", "--bare", "-b", "main", str(rig.job_folder(way) / "all.git"), env=env)
-        first = [await git("init", "-qb", "main"), await git("add", "."), await git("commit", "-qm", "first")]
-        push, clone = await git("push", "-q", where, "main"), await git("clone", "-q", where, str(other))
-        second = [await git("commit", "-qm", "second", "--allow-empty"), await git("push", "-q", where, "main")]
-        fetched = [await git("pull", "-q", folder=other), await git("rev-parse", "HEAD", folder=other)]
-        refs, missing = await git("ls-remote", where), await git("ls-remote", f"{where}x")
+        statuses = [
+            (await rig.run("git", "-C", str(here), *words, env=env)).status
+            for words in (
+                ("init", "-q", "--bare", "-b", "main", str(rig.job_folder(way) / "all.git")),
+                ("init", "-qb", "main"),
+                ("add", "."),
+                ("commit", "-qm", "first"),
+                ("push", "-q", where, "main"),
+                ("clone", "-q", where, str(other)),
+                ("ls-remote", f"{where}x"),
+            )
+        ]
         assert (other / "data").read_bytes() == data
-        return [*first, push, clone, *second, *fetched, refs, missing]
+        return statuses
 
-    done = await rig.each(case)
-    assert [status for status, _ in done] == [0] * 10 + [128]
-
-
-@pytest.mark.slow
-async def test_lftp_mirrors_in_both_directions(rig: Rig, planted: tuple[Path, Tree]) -> None:
-    source, tree = planted
-
-    async def case(way: Way) -> tuple[int, str, bool, bool]:
-        commands = (
-            f"set net:max-retries 1; set sftp:connect-program '{rig.openssh} -a -x'; "
-            f"open sftp://{way.value}; cd {rig.job_folder(way)}; "
-            f"mirror -R {source} copy; mirror copy {back(rig, way)}; cls -1 copy/deep"
-        )
-        done = await rig.run("lftp", "--norc", "-c", commands)
-        there, here = read_tree(rig.job_folder(way) / "copy"), read_tree(back(rig, way))
-        return done.status, done.text, there == tree, here == tree
-
-    assert await rig.each(case) == (0, "copy/deep/er/\ncopy/deep/large\ncopy/deep/private\n", True, True)
-
-
-def mounts() -> bool:
-    """True if this kernel permits mounts with FUSE, which no package could install."""
-    try:
-        os.close(os.open("/dev/fuse", os.O_RDWR))
-    except OSError:
-        return False
-    return True
-
-
-@pytest.mark.slow
-@pytest.mark.xfail(not mounts(), run=False, reason="no FUSE on this machine: sftp is what is tested")
-async def test_sshfs_mounts_the_files_of_the_job(rig: Rig, planted: tuple[Path, Tree]) -> None:
-    source, tree = planted
-
-    async def case(way: Way) -> tuple[bool, bool]:
-        folder = rig.job_folder(way)
-        mounted = rig.directory / f"mounted-{way.value}"
-        mounted.mkdir()
-        options = ("-o", f"ssh_command={rig.openssh}", "-o", "idmap=user")
-        mount = quoted("sshfs", "-f", f"{way.value}:{folder}", str(mounted), *options)
-        wait = f"for n in $(seq 1000); do mountpoint -q {mounted} && break; sleep 0.02; done"
-        use = f"cp -a {quoted(str(source))} {mounted}/copy && cp -a {mounted}/copy {back(rig, way)}"
-        script = f"{mount} & {wait}; {use}; status=$?; umount {mounted}; wait; exit $status"
-        done = await rig.run("unshare", "--user", "--map-root-user", "--mount", "bash", "-c", script)
-        assert done.status == 0, done.err
-        return read_tree(folder / "copy") == tree, read_tree(back(rig, way)) == tree
-
-    assert await rig.each(case) == (True, True)
+    assert await rig.each(case) == [0, 0, 0, 0, 0, 0, 128]

@@ -136,7 +136,6 @@ async def test_other_client_follows_when_the_gateway_re_keys(
 
 PARAMIKO = {
     "commands": [["out\n", "err\n", 7], ["typed", "", 0], ["hello\n", "", 0], ["", "", -1], ["terminal\r\n", "", 0]],
-    "bulk": [True, 0],
     "requests": [True, True, ["ChannelException", "2", "Connect failed"], [False, False, True, True], True, 3],
 }
 

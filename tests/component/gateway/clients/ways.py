@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import re
-import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -220,8 +219,3 @@ def without_names(said: str) -> str:
 def fingerprint(key: str) -> str:
     """SHA256:… of a public key as text."""
     return asyncssh.import_public_key(key).get_fingerprint()
-
-
-def quoted(*words: str) -> str:
-    """A command line for a shell."""
-    return shlex.join(words)

@@ -5,8 +5,7 @@ They run outside of the cluster, as its administrator. Their programs are built 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -133,16 +132,6 @@ _ENGINES: dict[str, tuple[build.Module, tuple[str, str] | None, Callable[[Path, 
         _gang,
     ),
 }
-
-
-@contextlib.contextmanager
-def started(name: str) -> Iterator[Engine]:
-    """A control plane of its own, with the engine; it goes with all that was made in it."""
-    plane = planes.take()
-    try:
-        yield install(name, plane)
-    finally:
-        planes.discard(plane)
 
 
 def install(name: str, plane: planes.ControlPlane) -> Engine:

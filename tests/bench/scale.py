@@ -137,7 +137,6 @@ def measure(folder: Path) -> list[Figure]:
         product.start()
         stack.callback(product.stop)
         admin = product.person("admin")
-        stack.callback(admin.close)
         hub = Hub(product.url, admin.token, {"user_options": {"template": "kwok"}})
         users = [f"user{number}" for number in range(USERS)]
         begun = time.perf_counter()

@@ -25,7 +25,7 @@ import requests
 
 from tests.bench.figures import Figure, publish, ratio
 from tests.e2e.people import answers, wait_for
-from tests.e2e.stack import ROOT, Launched
+from tests.e2e.stack import ROOT, Launched, running
 from tests.harness.ports import free_port
 
 PEER = "stock KubeSpawner"
@@ -191,7 +191,6 @@ def measure(stack: Launched, folder: Path) -> list[Figure]:
     ours = Hub(stack.url, admin.token, {"user_options": {"template": "tiny"}})
     with stock_hub(stack, folder) as stock:
         figures = compared((ours, stock), "POST to ready", ROUNDS, CROWDS)
-    admin.close()
     return figures
 
 
@@ -219,12 +218,8 @@ def compared(
 
 def run(folder: Path) -> list[Figure]:
     """On a product that is started for it."""
-    stack = Launched(folder / "state", more=(f"--templates={templates(folder)}",))
-    stack.start()
-    try:
+    with running(folder / "state", f"--templates={templates(folder)}") as stack:
         return measure(stack, folder)
-    finally:
-        stack.stop()
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ def fred(stack: Stack) -> Iterator[Person]:
     person = stack.person("fred")
     yield person
     person.stop("files")
-    person.close()
 
 
 def test_concurrent_logins_start_one_files_job_without_gpus(fred: Person, tmp_path: Path) -> None:

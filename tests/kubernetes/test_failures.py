@@ -139,6 +139,11 @@ def test_a_start_that_fails(name: str, alice: Person, outcomes: dict[str, Outcom
     wait_until_gone(alice, name)
 
 
+def test_the_field_that_pod_security_refuses_is_in_the_hubs_log(alice: Person, outcomes: dict[str, Outcome]) -> None:
+    assert "hostNetwork" not in outcomes["security"].refused
+    assert "hostNetwork=true" in alice.hub.log
+
+
 def allowed_pod(name: str, container: dict[str, Any], **fields: Any) -> dict[str, Any]:
     """A pod that Pod Security *restricted* lets pass."""
     containers = [{**container, "securityContext": {**RESTRICTED_CONTAINER, "runAsUser": 1000}}]

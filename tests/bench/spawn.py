@@ -24,7 +24,7 @@ from statistics import median
 import requests
 
 from tests.bench.figures import Figure, publish, ratio
-from tests.e2e.people import answers, wait_for
+from tests.e2e.people import answers, events_of, wait_for
 from tests.e2e.stack import ROOT, Launched, running
 from tests.harness.ports import free_port
 
@@ -86,9 +86,8 @@ class Hub:
     def _follow(self, user: str) -> None:
         headers = {"Authorization": f"token {self.token}"}
         url = f"{self.url}/hub/api/users/{user}/server/progress"
-        with requests.get(url, headers=headers, stream=True, timeout=300) as events:
-            for line in events.iter_lines():
-                event = json.loads(line[6:]) if line.startswith(b"data: ") else {}
+        with requests.get(url, headers=headers, stream=True, timeout=300) as answer:
+            for event in events_of(answer):
                 assert not event.get("failed"), event
                 if event.get("ready"):
                     return

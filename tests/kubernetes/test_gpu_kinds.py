@@ -15,7 +15,6 @@ import yaml
 
 from tests.component.manager.rest import TEAMS, RestHub
 from tests.contract.client import Client
-from tests.e2e.people import wait_for
 from tests.kubernetes import counted
 from tests.kubernetes.cluster import record
 from tests.kubernetes.conftest import Image, Kubectl
@@ -79,10 +78,6 @@ def hub(kubernetes: Client, jobs_namespace: str, image: Image, tmp_path: Path) -
         yield made
 
 
-def stop(hub: KindsHub, user: str) -> None:
-    assert hub.api("DELETE", f"/users/{user}/server").status_code in {202, 204}
-
-
 def test_parts_by_a_device_plugin_are_counted_and_given_to_the_container(
     hub: KindsHub, kubernetes: Client, kubectl: Kubectl
 ) -> None:
@@ -101,10 +96,7 @@ def test_parts_by_a_device_plugin_are_counted_and_given_to_the_container(
         assert (kinds["part"]["total"], kinds["part"]["free"]) == (1.988, 1.704)
         why = hub.waits_for_quota("vera", 6, "part")
         assert why == "Team Vision uses 0.284 of its 0.994 GPUs of type part; this job needs 0.852."
-        stop(hub, "alice")
-        hub.until("vera", "running", seconds=120)
-        stop(hub, "vera")
-        wait_for(lambda: not hub.pods(kubernetes), "its pod is gone", 60)
+        hub.clear()
 
 
 @contextlib.contextmanager
@@ -158,7 +150,4 @@ def test_claims_are_allocated_by_kubernetes_and_counted_by_the_manager(hub: Kind
         assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in env, "claimed devices come by CDI"
         why = hub.waits_for_quota("vera", 1, "claimed")
         assert why == "Team Vision uses 2 of its 2 GPUs of type claimed; this job needs 1."
-        stop(hub, "alice")
-        hub.until("vera", "running", seconds=120)
-        stop(hub, "vera")
-        wait_for(lambda: not hub.pods(kubernetes), "its pod is gone", 60)
+        hub.clear()

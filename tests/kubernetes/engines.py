@@ -140,9 +140,7 @@ def install(name: str, plane: planes.ControlPlane) -> Engine:
     folder = build.built(module, cluster.quiet)
     if definitions:
         source, crds = definitions
-        go = build.find_go(cluster.quiet)
-        sources = build.run([go, "list", "-m", "-f", "{{.Dir}}", source], folder=module.folder).strip()
-        _define(Client(plane.kubeconfig), Path(sources, crds))
+        _define(Client(plane.kubeconfig), build.source(module, source, cluster.quiet) / crds)
     engine = Engine(plane, commands(folder, plane))
     engine.start()
     return engine

@@ -85,7 +85,7 @@ ON_IPV6 := $(addprefix tests/e2e/test_,ssh.py notebook.py several_pods.py tensor
 BY_HTTPS := $(addprefix tests/e2e/test_,notebook.py tensorboard.py)
 
 # Journeys on the product as the Helm chart installs it; others name the manifests' objects.
-ON_CHART := $(addprefix tests/e2e/test_,ssh.py notebook.py files.py several_pods.py replicas.py hostile.py)
+ON_CHART := $(addprefix tests/e2e/test_,ssh.py notebook.py several_pods.py replicas.py hostile.py)
 
 # The contract, the cluster's own tests, the product in containers, and what takes the node away.
 test-kubernetes: FOR_TESTS := --test-images

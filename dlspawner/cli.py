@@ -18,7 +18,7 @@ import io
 import os
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -40,9 +40,39 @@ _PROGRAMS = {
     "devcluster": ("dlspawner.devcluster", "the embedded cluster alone"),
 }
 
-# Commands whose modules take a second to import.
-_MODULES = {name: f"dlspawner.{name}" for name in ("bootstrap", "doctor", "kueue", "backup")}
-_MODULES["restore"] = _MODULES["backup"]
+# Commands whose modules take a second to import: the module, its help and its description.
+_MODULES = {
+    "bootstrap": (
+        "dlspawner.bootstrap",
+        "make the secrets of a deployment on Kubernetes",
+        "Create the Secrets that are missing, keep the others. The right to create Secrets is enough.",
+    ),
+    "doctor": (
+        "dlspawner.doctor",
+        "say what of an installation on Kubernetes does not fit",
+        "Check a live installation with an administrator's kubeconfig; print problems, causes, remedies.",
+    ),
+    "backup": (
+        "dlspawner.backup",
+        "save databases and secrets while everything runs",
+        "Save databases and secrets of the product into a new directory, while everything runs.",
+    ),
+    "restore": (
+        "dlspawner.backup",
+        "put a backup back where nothing is",
+        "Restore a directory of `dlspawner backup`. What exists is never replaced.",
+    ),
+    "kueue": (
+        "dlspawner.kueue",
+        "make Kueue's queues of the teams",
+        "Create Kueue's flavors, queues and priority classes by the files, or change those made so before.",
+    ),
+    "simulate": (
+        "dlspawner.simulate.command",
+        "replay a trace with other policies",
+        "Replay a trace, or the Manager's history, with the Manager's own decisions and other settings.",
+    ),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,7 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: list[str]) -> int:
-    parser = _parser(whole=given[:1] != [] and given[0] in {*_MODULES, "completion", "simulate"})
+    first = given[0] if given else ""
+    parser = _parser(_MODULES if first == "completion" else (first,))
     parsed = parser.parse_args(given)
     if parsed.command == "completion":
         print(shtab.complete(parser, parsed.shell))
@@ -70,16 +101,13 @@ def _run(given: list[str]) -> int:
     if parsed.command == "validate":
         return _validate(parsed)
     if parsed.command in _MODULES:
-        return int(import_module(_MODULES[parsed.command]).main(parsed))
-    if parsed.command == "simulate":
-        from dlspawner.simulate import command
-
-        return command.main(parsed, _history)
+        module = import_module(_MODULES[parsed.command][0])
+        return int(module.main(parsed, _history) if parsed.command == "simulate" else module.main(parsed))
     return commands.run(parsed)
 
 
-def _parser(*, whole: bool) -> argparse.ArgumentParser:
-    """Returns the parser of all commands; ``whole`` adds the arguments of commands that take a second to import."""
+def _parser(whole: Collection[str]) -> argparse.ArgumentParser:
+    """Returns the parser of all commands; of those in `_MODULES` only the ones in ``whole`` have their arguments."""
     parser = argparse.ArgumentParser(prog="dlspawner", description="JupyterHub for deep-learning clusters.")
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version of dlspawner, and end")
     programs = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -110,47 +138,12 @@ def _parser(*, whole: bool) -> argparse.ArgumentParser:
         metavar="NAME",
         help="the Hub's special_namespace, without which no special permission can be switched on (default: none)",
     )
-    secrets = programs.add_parser(
-        "bootstrap",
-        help="make the secrets of a deployment on Kubernetes",
-        description="Create the Secrets that are missing, keep the others. The right to create Secrets is enough.",
-    )
-    examined = programs.add_parser(
-        "doctor",
-        help="say what of an installation on Kubernetes does not fit",
-        description="Check a live installation with an administrator's kubeconfig; print problems, causes, remedies.",
-    )
-    saved = programs.add_parser(
-        "backup",
-        help="save databases and secrets while everything runs",
-        description="Save databases and secrets of the product into a new directory, while everything runs.",
-    )
-    restored = programs.add_parser(
-        "restore",
-        help="put a backup back where nothing is",
-        description="Restore a directory of `dlspawner backup`. What exists is never replaced.",
-    )
-    queues = programs.add_parser(
-        "kueue",
-        help="make Kueue's queues of the teams",
-        description="Create Kueue's flavors, queues and priority classes by the files, or change those made so before.",
-    )
-    replay = programs.add_parser(
-        "simulate",
-        help="replay a trace with other policies",
-        description="Replay a trace, or the Manager's history, with the Manager's own decisions and other settings.",
-    )
-    if whole:
-        from dlspawner import backup, bootstrap, doctor, kueue
-        from dlspawner.simulate import command
-
-        bootstrap.add_arguments(secrets)
-        doctor.add_arguments(examined)
-        backup.add_arguments(saved)
-        backup.add_arguments(restored)
-        _add_files(queues)
-        kueue.add_arguments(queues)
-        command.add_arguments(replay)
+    for name, (module, what, description) in _MODULES.items():
+        one = programs.add_parser(name, help=what, description=description)
+        if name == "kueue":
+            _add_files(one)
+        if name in whole:
+            import_module(module).add_arguments(one)
     for name, (_, what) in _PROGRAMS.items():
         programs.add_parser(name, help=what, add_help=False)
     return parser

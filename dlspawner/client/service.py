@@ -16,6 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import IO, Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -117,7 +118,9 @@ class Service:
         """Yields all items of a list, page by page."""
         asked = dict(query or {})
         while True:
-            page = self._page(path, asked)
+            page = self.get(path, asked)
+            if not isinstance(page.get("items"), list):
+                raise _strange(self.url)
             yield from page["items"]
             if page.get("next") is None:
                 return
@@ -125,20 +128,8 @@ class Service:
 
     def first(self, path: str, query: Query, count: int) -> tuple[list[dict[str, Any]], bool]:
         """Returns at most ``count`` items of a list, and True if there are more."""
-        found: list[dict[str, Any]] = []
-        asked = dict(query)
-        while True:
-            page = self._page(path, {**asked, "limit": str(min(PAGE, count - len(found)))})
-            found += page["items"]
-            if page.get("next") is None or len(found) >= count:
-                return found[:count], page.get("next") is not None or len(found) > count
-            asked["cursor"] = str(page["next"])
-
-    def _page(self, path: str, query: Query) -> dict[str, Any]:
-        page = self.get(path, query)
-        if not isinstance(page.get("items"), list):
-            raise _strange(self.url)
-        return dict(page)
+        found = list(islice(self.items(path, {**query, "limit": str(min(PAGE, count + 1))}), count + 1))
+        return found[:count], len(found) > count
 
     def me(self) -> str:
         try:
@@ -191,8 +182,7 @@ class Service:
     def _open(self, asked: _Asked) -> IO[bytes]:
         url = asked.path if asked.path.startswith(self.url) else f"{self.url}/services/jobs/api/{asked.path}"
         request = urllib.request.Request(url, data=asked.data, method=asked.method)  # noqa: S310 - `login` takes only http(s)
-        for name, value in {"Authorization": f"token {self.token}"}.items():
-            request.add_header(name, value)
+        request.add_header("Authorization", f"token {self.token}")
         if asked.data is not None:
             request.add_header("Content-Type", "application/json")
         try:

@@ -29,7 +29,7 @@ from dlspawner.core import naming
 from dlspawner.manager.db.engine import open_engine
 from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.manager_link import ManagerLink
-from tests.bench.figures import Figure, publish
+from tests.bench.figures import Figure, publish, seconds_of
 from tests.component.manager import databases
 from tests.component.manager.manager_harness import Office, make_namespace, prepare, wants
 from tests.component.manager.world import free_port, manager_environment, process, wait_for
@@ -46,20 +46,6 @@ def question(number: int) -> dict[str, Any]:
     asked = wants(f"u{number}", 1)
     names = ("user", "server", "team", "template", "preemptible", "priority", "requeue", "namespace")
     return {**{name: getattr(asked, name) for name in names}, "request_milliseconds": 3000, "pods": [*asked.pods]}
-
-
-async def ask(manager: ManagerLink, numbers: range) -> list[float]:
-    """Seconds of each of these admissions, asked for by a few at once."""
-    waiting, seconds = iter(numbers), []
-
-    async def one_after_the_other() -> None:
-        for number in waiting:
-            begun = time.perf_counter()
-            await manager.admission(naming.job_id(secrets.token_bytes(8)), question(number), _no_wait)
-            seconds.append(time.perf_counter() - begun)
-
-    await asyncio.gather(*(one_after_the_other() for _ in range(AT_ONCE)))
-    return seconds
 
 
 def _no_wait(said: list[str], reason: str) -> StartRefused:
@@ -109,9 +95,13 @@ def admissions(folder: Path, kind: str, db_url: str, bare_url: str) -> list[Figu
     rates, ratios, seconds = [], [], []
     with manager(folder, db_url) as url:
         client = ManagerLink(url, TOKEN, log)
+
+        async def ask(number: int) -> None:
+            await client.admission(naming.job_id(secrets.token_bytes(8)), question(number), _no_wait)
+
         for round_ in range(ROUNDS + 1):
             begun = time.perf_counter()
-            taken = asyncio.run(ask(client, range(round_ * EACH, (round_ + 1) * EACH)))
+            taken = asyncio.run(seconds_of(range(round_ * EACH, (round_ + 1) * EACH), AT_ONCE, ask))
             rate = EACH / (time.perf_counter() - begun)
             bare = bare_inserts(bare_url, EACH)
             if round_:

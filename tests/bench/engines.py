@@ -11,17 +11,16 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from statistics import median
 
-from dlspawner.clients.kubernetes import NODES, PODS, KubernetesClient, ResourceKind
+from dlspawner.clients.kubernetes import NODES, PODS, KubernetesClient
 from dlspawner.core.config import SchedulerName
 from dlspawner.core.launch.additions import merged
-from dlspawner.core.schedulers.kueue import queue_objects
-from dlspawner.settings import load
-from tests.bench.figures import Figure, publish, ratio
+from tests.bench.figures import Figure, publish, ratio, seconds_of
+from tests.bench.kueue import make_queues
 from tests.component.manager.manager_harness import NAMESPACE, Acting, Office, pod_of, prepare, until, wants
 from tests.kubernetes import engines, kueue, planes
 
@@ -29,9 +28,9 @@ NAMES = {"kueue": "", "volcano": "", "coscheduling": engines.COSCHEDULING, "gang
 ROUNDS, ALONE, CROWD, AT_ONCE = 3, 8, 32, 8
 
 
-async def start(leader: Acting, office: Office, user: str) -> float:
-    """Seconds until a job's pod has a node."""
-    job, begun = wants(user), time.perf_counter()
+async def start(leader: Acting, office: Office, user: str) -> None:
+    """Until the job's pod has a node."""
+    job = wants(user)
     answer = await leader.ask(job)
     if answer.decision != "admit":
         await until(lambda: leader.is_due(job), "it is admitted")
@@ -47,7 +46,6 @@ async def start(leader: Acting, office: Office, user: str) -> float:
         return bool((await office.cluster.get(PODS, name, NAMESPACE))["spec"].get("nodeName"))
 
     await until(placed, "it has a node", 120)
-    return time.perf_counter() - begun
 
 
 async def one_round(office: Office, scheduler: str, number: str) -> tuple[float, float]:
@@ -57,15 +55,10 @@ async def one_round(office: Office, scheduler: str, number: str) -> tuple[float,
     users = [f"{number}-{one}" for one in range(ALONE + CROWD)]
     office.hub.servers = {(user, "") for user in users}
     async with office.manager() as leader:
-        alone = [await start(leader, office, user) for user in users[:ALONE]]
-        left = iter(users[ALONE:])
-
-        async def some() -> None:
-            for user in left:
-                await start(leader, office, user)
-
+        begin = partial(start, leader, office)
+        alone = await seconds_of(users[:ALONE], 1, begin)
         begun = time.perf_counter()
-        await asyncio.gather(*(some() for _ in range(AT_ONCE)))
+        await seconds_of(users[ALONE:], AT_ONCE, begin)
         rate = CROWD / (time.perf_counter() - begun)
         for name in await office.pods():
             await office.cluster.delete(PODS, name, NAMESPACE, grace=0)
@@ -83,10 +76,7 @@ async def measured(state: Path, name: str, kubeconfig: Path) -> list[Figure]:
         await cluster.patch(NODES, "gpu-1", taint)
         if name == SchedulerName.KUEUE.value:
             (state / "cluster.yaml").open("a").write(engine)
-            settings = load(state / "jobs", state / "cluster.yaml", state / "teams.yaml")
-            for one in queue_objects(settings.cluster, settings.teams, [NAMESPACE]):
-                kind = ResourceKind(one.kind.group_version, one.kind.plural, one.kind.namespaced)
-                await cluster.create(kind, one.manifest)
+            await make_queues(cluster, state, NAMESPACE)
         native, ours = [], []
         for number in range(ROUNDS):
             native.append(await one_round(office, "scheduler: {name: native}\n", f"n{number}"))
@@ -102,17 +92,6 @@ async def measured(state: Path, name: str, kubeconfig: Path) -> list[Figure]:
     ]
 
 
-@contextmanager
-def beside(name: str, plane: planes.ControlPlane, state: Path) -> Iterator[None]:
-    """The engine."""
-    with ExitStack() as stops:
-        if name == SchedulerName.KUEUE.value:
-            stops.enter_context(kueue.running(plane, state / "kueue"))
-        else:
-            engines.install(name, plane)
-        yield
-
-
 def measure(folder: Path) -> list[Figure]:
     found: list[Figure] = []
     for name in sys.argv[1:] or NAMES:
@@ -120,8 +99,9 @@ def measure(folder: Path) -> list[Figure]:
         state.mkdir()
         prepare(state, ALONE + CROWD)
         os.environ["KUBECONFIG"] = str(plane.kubeconfig)  # of the Manager
+        is_kueue = name == SchedulerName.KUEUE.value
         try:
-            with beside(name, plane, state):
+            with kueue.running(plane, state / "kueue") if is_kueue else nullcontext(engines.install(name, plane)):
                 found += asyncio.run(measured(state, name, plane.kubeconfig))
         finally:
             planes.discard(plane)

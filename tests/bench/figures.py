@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 ROOT = Path(__file__).parents[2]
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,31 @@ def ratio(
     """Median of the ratios of each pair of rounds: machine noise that lasts longer than a round cancels out."""
     value = median(a / b for a, b in zip(ours, peers, strict=True))
     return Figure(f"{name}: ratio to {peer}", value, "ratio", better, aim, peer)
+
+
+async def seconds_of(work: Iterable[Item], at_once: int, do: Callable[[Item], Awaitable[object]]) -> list[float]:
+    """Does all of the work, a few at once, and returns the seconds of each."""
+    left, seconds = iter(work), []
+
+    async def one_after_the_other() -> None:
+        for one in left:
+            begun = time.perf_counter()
+            await do(one)
+            seconds.append(time.perf_counter() - begun)
+
+    await asyncio.gather(*(one_after_the_other() for _ in range(at_once)))
+    return seconds
+
+
+def processor_seconds(pid: int | str) -> float:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_mib(pid: int | str) -> float:
+    """Memory of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def publish(name: str, measure: Callable[[Path], list[Figure]]) -> None:

@@ -21,8 +21,7 @@ from statistics import median
 import asyncssh
 
 from ssh_gateway.transport.keys import load_or_make
-from tests.bench.figures import ROOT, Figure, publish, ratio
-from tests.bench.ssh_ends import processor_seconds, resident_kib
+from tests.bench.figures import ROOT, Figure, processor_seconds, publish, ratio, resident_mib
 from tests.bench.ssh_ways import Way
 from tests.component.gateway.peers import Client, Sshd
 from tests.harness.ports import free_port
@@ -199,10 +198,10 @@ def memory(lab: Lab, size: Size, pid: int) -> list[Figure]:
         assert crowd.stdout is not None
         print(more, file=crowd.stdin, flush=True)
         assert crowd.stdout.readline(), "the crowd could not log in"
-        sizes.append(resident_kib(pid))
+        sizes.append(resident_mib(pid))
     crowd.kill()
     title = f"SSH gateway's memory for each of {size.idle:,} idle"
-    return [Figure(title, (sizes[1] - sizes[0]) / size.idle, "KiB", "lower", 64)]
+    return [Figure(title, 1024 * (sizes[1] - sizes[0]) / size.idle, "KiB", "lower", 64)]
 
 
 def in_turn(ways: tuple[Way, ...], rounds: int, ask: Callable[[Way], float]) -> list[list[float]]:

@@ -157,7 +157,6 @@ def measure_on(product: Deployed) -> list[Figure]:
     ours = Hub(product.url, admin.token, {"user_options": {"template": "tiny"}})
     with stock_hub(product) as theirs:
         figures = compared((ours, theirs), "POST to ready in containers", ROUNDS, CROWDS)
-    admin.close()
     return figures
 
 

@@ -23,7 +23,7 @@ from dlspawner.manager.model.records import JobRecord
 from dlspawner.manager.state import lifecycle
 from dlspawner.manager.state.job_store import Transaction
 from dlspawner.settings import load
-from tests.bench.figures import Figure, publish
+from tests.bench.figures import Figure, publish, resident_mib, seconds_of
 from tests.component.manager.manager_harness import Acting, Office, prepare, until, wants
 from tests.kubernetes import kueue, planes
 
@@ -48,23 +48,11 @@ async def stalls(while_: Callable[[], Awaitable[object]]) -> list[float]:
     return found
 
 
-async def queue(leader: Acting, users: list[str]) -> list[float]:
-    """Everybody asks, a few at once; the seconds of each answer."""
-    left, seconds = iter(users), []
-
-    async def one_after_the_other() -> None:
-        for user in left:
-            begun = time.perf_counter()
-            await leader.ask(wants(user))
-            seconds.append(time.perf_counter() - begun)
-
-    await asyncio.gather(*(one_after_the_other() for _ in range(AT_ONCE)))
-    return seconds
-
-
-def resident() -> int:
-    """The memory of this process, in bytes."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+async def make_queues(cluster: KubernetesClient, state: Path, namespace: str) -> None:
+    """What `dlspawner kueue apply` makes of the files."""
+    settings = load(state / "jobs", state / "cluster.yaml", state / "teams.yaml")
+    for one in queue_objects(settings.cluster, settings.teams, [namespace]):
+        await cluster.create(ResourceKind(one.kind.group_version, one.kind.plural, one.kind.namespaced), one.manifest)
 
 
 def waiting(leader: Acting) -> int:
@@ -79,25 +67,22 @@ def _end(turn: Transaction, *, record: JobRecord) -> None:
 
 async def measured(state: Path, kubeconfig: Path) -> list[Figure]:
     (state / "cluster.yaml").open("a").write("scheduler: {name: kueue}\n")
-    settings = load(state / "jobs", state / "cluster.yaml", state / "teams.yaml")
     async with await KubernetesClient.connect(kubeconfig) as cluster:
-        for one in queue_objects(settings.cluster, settings.teams, ["jobs"]):
-            kind = ResourceKind(one.kind.group_version, one.kind.plural, one.kind.namespaced)
-            await cluster.create(kind, one.manifest)
+        await make_queues(cluster, state, "jobs")
         office = Office(state, f"sqlite:///{state / 'manager.sqlite'}", cluster, reservation_seconds=3000)
         await office.make_node()
         users = [f"u{number}" for number in range(RUNNING + WAITING)]
         office.hub.servers = {(user, "") for user in users}
         async with office.manager() as leader:
-            memory = resident()
+            memory = resident_mib("self")
             answers: list[float] = []
 
             async def fill() -> None:
-                answers.extend(await queue(leader, users))
+                answers.extend(await seconds_of(map(wants, users), AT_ONCE, leader.ask))
                 await until(lambda: waiting(leader) >= WAITING, "all wait", 300)
 
             filling = await stalls(fill)
-            memory = resident() - memory
+            memory = resident_mib("self") - memory
             turns: list[float] = []
 
             async def change() -> None:
@@ -122,7 +107,7 @@ async def measured(state: Path, kubeconfig: Path) -> list[Figure]:
         ),
         Figure("Kueue: stall of the Manager's loop while they come, p99", quantiles(filling, n=100)[98], "ms", aim=20),
         Figure("Kueue: longest stall while they come", max(filling), "ms"),
-        Figure(f"Kueue: memory of {WAITING} jobs that wait", memory / 2**20, "MiB"),
+        Figure(f"Kueue: memory of {WAITING} jobs that wait", memory, "MiB"),
         Figure(f"Kueue: a job ends until the next of {WAITING} is admitted, median", 1000 * median(turns), "ms"),
         Figure("Kueue: stall of the Manager's loop meanwhile, p99", quantiles(changing, n=100)[98], "ms", aim=20),
         Figure("Kueue: longest stall meanwhile", max(changing), "ms"),

@@ -7,12 +7,10 @@ thread used between two of its turns.
 from __future__ import annotations
 
 import contextlib
-import json
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tests.bench.spawn import Hub, running_hub
 from tests.contract.client import Client
@@ -20,7 +18,6 @@ from tests.e2e.people import wait_for
 
 SPAWNERS = {"ours": "dlspawner.spawner.DLSpawner", "stock": "kubespawner.KubeSpawner"}
 CONFIG = """
-import asyncio, json, time
 c.JupyterHub.spawner_class = os.environ["BENCH_SPAWNER"]
 c.KubeSpawner.namespace = os.environ["BENCH_NAMESPACE"]
 c.KubeSpawner.image = "example.org/tiny:1"
@@ -29,28 +26,43 @@ c.KubeSpawner.port = int(os.environ["BENCH_POD_PORT"])
 c.KubeSpawner.delete_grace_period = 1
 c.KubeSpawner.start_timeout = c.KubeSpawner.http_timeout = 300  # 200 at once take minutes on a busy machine
 c.KubeSpawner.k8s_api_request_timeout, c.KubeSpawner.k8s_api_request_retry_timeout = 60, 300  # stock fails otherwise
+"""
+TICKS = """
+import asyncio, os, time
 
 async def tick(path):
     # A turn that had no work costs a few hundredths of a millisecond itself.
-    turns, written = [], time.monotonic()
+    longest = 0.0
     while True:
         began = time.thread_time()
         await asyncio.sleep(0.001)
-        turns.append(time.thread_time() - began)
+        longest = max(longest, time.thread_time() - began)
         if os.path.exists(path + ".ask"):
             os.unlink(path + ".ask")
-            turns.sort()
             with open(path + ".new", "w") as file:
-                json.dump({"turns": len(turns), "max": turns[-1]}, file)
+                file.write(str(longest))
             os.rename(path + ".new", path)
-            turns = []
+            longest = 0.0
 
 ticking = []
 async def first(spawner):
-    if os.environ.get("BENCH_TICKS") and not ticking:
-        ticking.append(asyncio.create_task(tick(os.environ["BENCH_TICKS"])))
+    if not ticking:
+        ticking.append(asyncio.create_task(tick({path!r})))
 c.Spawner.pre_spawn_hook = first
 """
+
+
+def ticking(told: Path) -> str:
+    """Configuration of a Hub whose loop is measured from its first start on; `stall` asks."""
+    return TICKS.replace("{path!r}", repr(str(told)))
+
+
+def stall(told: Path) -> float:
+    """The longest turn of the Hub's loop since the last question, in seconds."""
+    told.unlink(missing_ok=True)
+    told.with_name(f"{told.name}.ask").touch()
+    wait_for(told.exists, "the Hub tells of its loop", 60)
+    return float(told.read_text())
 
 
 @dataclass(frozen=True)
@@ -69,18 +81,6 @@ class Measured(Hub):
     pid: int
     ticks: Path
 
-    def stalls(self) -> dict[str, Any]:
-        """What the event loop's turns took since the last time somebody asked, in seconds."""
-        self.ticks.unlink(missing_ok=True)
-        self.ticks.with_name(f"{self.ticks.name}.ask").touch()
-        wait_for(self.ticks.exists, "the Hub tells of its loop", 30)
-        return dict(json.loads(self.ticks.read_text()))
-
-    def memory(self) -> float:
-        """MiB resident."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        return int(status.split("VmRSS:")[1].split()[0]) / 1024
-
 
 @contextlib.contextmanager
 def hub(
@@ -92,7 +92,8 @@ def hub(
             "BENCH_SPAWNER": SPAWNERS[which],
             "BENCH_NAMESPACE": namespace,
             "BENCH_POD_PORT": str(bench.pod_port),
-            "BENCH_TICKS": f"{name}/ticks" if ticks else "",
         }
-        with running_hub(Path(name), CONFIG, env, bench.folder / f"{which}.log") as (made, pid):
-            yield Measured(made.url, made.token, {}, pid, Path(name) / "ticks")
+        told = Path(name) / "ticks"
+        config = CONFIG + (ticking(told) if ticks else "")
+        with running_hub(Path(name), config, env, bench.folder / f"{which}.log") as (made, pid):
+            yield Measured(made.url, made.token, {}, pid, told)

@@ -17,7 +17,7 @@ import json
 import os
 import sys
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
@@ -39,7 +39,7 @@ from dlspawner.manager.http.auth import identify
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.records import JobRecord
 from dlspawner.manager.state.job_store import Transaction
-from tests.bench.figures import Figure, publish, ratio
+from tests.bench.figures import Figure, publish, ratio, seconds_of
 from tests.component.manager import databases
 from tests.component.manager.manager_harness import ask, settled, until, wants
 from tests.component.manager.noticing import Served, offices, serving
@@ -158,18 +158,13 @@ async def client() -> None:
 
 
 async def _asked(session: aiohttp.ClientSession, wanted: dict[str, Any]) -> list[float]:
-    numbers, seconds = iter(range(EACH)), []
     session.headers["Authorization"] = f"token {wanted['token']}"
-
-    async def one_after_the_other(paths: Iterator[str]) -> None:
-        for number in numbers:
-            begun = perf_counter()
-            await _answer(session, wanted["method"], next(paths), f"{wanted['name']}-{number}")
-            seconds.append(perf_counter() - begun)
-
     paths = cycle(wanted["paths"])
-    await asyncio.gather(*(one_after_the_other(paths) for _ in range(AT_ONCE)))
-    return seconds
+    return await seconds_of(
+        range(EACH),
+        AT_ONCE,
+        lambda number: _answer(session, wanted["method"], next(paths), f"{wanted['name']}-{number}"),
+    )
 
 
 @contextlib.asynccontextmanager

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import random
 import shutil
 import sys
@@ -27,15 +26,16 @@ import requests
 
 from dlspawner.manager.db import gpu_hours
 from dlspawner.manager.db.store import Database
-from tests.bench.figures import ROOT, Figure, publish
+from tests.bench.figures import ROOT, Figure, processor_seconds, publish, resident_mib
 from tests.bench.kwok import kubelet
+from tests.bench.pair import stall, ticking
 from tests.bench.spawn import Hub, one_at_a_time, templates, tiny
 from tests.component.manager.history import Past, write_past
 from tests.contract.client import Client, node
 from tests.contract.conftest import Server
-from tests.e2e.people import wait_for
 from tests.e2e.stack import Launched
 from tests.harness import faults
+from tests.kubernetes.conftest import leased
 from tests.kubernetes.instance import GPU_LABELS
 
 USERS = int(sys.argv[1]) if sys.argv[1:] else 5000
@@ -44,26 +44,6 @@ NODES, GPUS = RUNNING // 16 + 1, 16  # a GPU more at least, for the one that sta
 ADDRESS = "127.254.7.1"  # of all pods: outside the embedded cluster's own
 PAGES = ("", "queue", "cluster", "all", "history")
 SECONDS = 60.0
-STALLS = """
-import asyncio, json, os, time
-async def tick(path):
-    longest = 0.0
-    while True:
-        began = time.thread_time()
-        await asyncio.sleep(0.001)
-        longest = max(longest, time.thread_time() - began)
-        if os.path.exists(path + ".ask"):
-            os.unlink(path + ".ask")
-            with open(path + ".new", "w") as file:
-                json.dump(longest, file)
-            os.rename(path + ".new", path)
-            longest = 0.0
-ticking = []
-async def first(spawner):
-    if not ticking:
-        ticking.append(asyncio.create_task(tick({path!r})))
-c.Spawner.pre_spawn_hook = first
-"""
 
 
 def configuration(folder: Path) -> Path:
@@ -71,7 +51,7 @@ def configuration(folder: Path) -> Path:
     target = folder / "config"
     shutil.copytree(ROOT / "hub_config", target)
     (target / "teams.yaml").write_text(json.dumps({"teams": {"default": {"quota": {"a100": NODES * GPUS}}}}))
-    (target / "overrides.py").write_text(STALLS.replace("{path!r}", repr(str(folder / "stall"))))
+    (target / "overrides.py").write_text(ticking(folder / "stall"))
     return target
 
 
@@ -106,29 +86,12 @@ def history(path: Path) -> None:
 @contextlib.contextmanager
 def nodes(cluster: Client) -> Iterator[None]:
     """Nodes whose kubelets renew their leases."""
-    leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
     names = [f"kwok-{number:03}" for number in range(NODES)]
     for name in names:
         labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **GPU_LABELS}
         cluster.create("/api/v1/nodes", node(name, labels, **{"nvidia.com/gpu": str(GPUS)}))
-        spec = {"holderIdentity": name, "leaseDurationSeconds": 40}
-        cluster.create(leases, {"metadata": {"name": name}, "spec": spec})
-    stop = threading.Event()
-
-    def renew() -> None:
-        while not stop.is_set():
-            for name in names:
-                now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-                cluster.patched(f"{leases}/{name}", {"spec": {"renewTime": now}}, "merge")
-                stop.wait(20 / NODES)
-
-    with ThreadPoolExecutor(1) as threads:
-        renewing = threads.submit(renew)
-        try:
-            yield
-        finally:
-            stop.set()
-            renewing.result(60)
+    with leased(cluster, *names, seconds=20):
+        yield
 
 
 def fill(hub: Hub, users: list[str]) -> None:
@@ -138,26 +101,6 @@ def fill(hub: Hub, users: list[str]) -> None:
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(hub.spawn, users[:RUNNING]))
-
-
-def stall(folder: Path) -> float:
-    """The longest time in seconds that a turn of the Hub's loop took since the last question."""
-    told = folder / "stall"
-    told.unlink(missing_ok=True)
-    told.with_name("stall.ask").touch()
-    wait_for(told.exists, "the Hub tells of its loop", 60)
-    return float(json.loads(told.read_text()))
-
-
-def memory(pid: int) -> float:
-    """MiB resident."""
-    return int(Path(f"/proc/{pid}/status").read_text().split("VmRSS:")[1].split()[0]) / 1024
-
-
-def cpu(pid: int) -> float:
-    """Seconds that it has computed."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def read_pages(url: str, token: str, stop: threading.Event) -> dict[str, list[float]]:
@@ -179,7 +122,7 @@ def busy_minute(hub: Hub, user: str, stop: threading.Event) -> None:
 
 
 def measure(folder: Path) -> list[Figure]:
-    server = Server(folder / "api")
+    server, told = Server(folder / "api"), folder / "stall"
     with contextlib.ExitStack() as stack:
         cluster = server.start()
         stack.callback(server.stop)
@@ -194,21 +137,20 @@ def measure(folder: Path) -> list[Figure]:
         product.start()
         stack.callback(product.stop)
         admin = product.person("admin")
-        stack.callback(admin.close)
         hub = Hub(product.url, admin.token, {"user_options": {"template": "kwok"}})
         users = [f"user{number}" for number in range(USERS)]
         begun = time.perf_counter()
         fill(hub, users)
         filled = time.perf_counter() - begun
         time.sleep(10)
-        stall(folder)
+        stall(told)
         asked = len(api.requests)
         time.sleep(SECONDS)
-        at_rest, calm = stall(folder), 60 / SECONDS * (len(api.requests) - asked)
+        at_rest, calm = stall(told), 60 / SECONDS * (len(api.requests) - asked)
         programs = {"Hub": "jupyterhub", "Manager": "dlspawner.manager", "gateway": "ssh_gateway"}
         pids = {name: product.process_of(word) for name, word in programs.items()}
         pids["proxy"] = product.process_of("--api-ip=127.0.0.1", f"--port={product.port}")
-        before, stop = {name: cpu(pid) for name, pid in pids.items()}, threading.Event()
+        before, stop = {name: processor_seconds(pid) for name, pid in pids.items()}, threading.Event()
         with ThreadPoolExecutor(2) as threads:
             pages = threads.submit(read_pages, product.url, admin.token, stop)
             busy = threads.submit(busy_minute, hub, users[-1], stop)
@@ -216,10 +158,10 @@ def measure(folder: Path) -> list[Figure]:
             stop.set()
             taken = pages.result(120)
             busy.result(120)
-        computed = {name: 1000 * (cpu(pid) - before[name]) / SECONDS for name, pid in pids.items()}
-        in_use = stall(folder)
+        computed = {name: 1000 * (processor_seconds(pid) - before[name]) / SECONDS for name, pid in pids.items()}
+        in_use = stall(told)
         databases = {name: (product.state / f"{name}.sqlite").stat().st_size / 2**20 for name in ("hub", "manager")}
-        sizes = {name: memory(pid) for name, pid in pids.items()}
+        sizes = {name: resident_mib(pid) for name, pid in pids.items()}
     every = [one for page in taken.values() for one in page]
     slowest = max(taken, key=lambda page: median(taken[page]))
     what = f"{RUNNING} jobs run"

@@ -15,7 +15,7 @@ from tests.bench.figures import Figure, publish, ratio
 from tests.bench.spawn import Hub, templates, tiny
 from tests.e2e.people import begun as running_command
 from tests.e2e.people import wait_for
-from tests.e2e.stack import KUBECTL, Launched
+from tests.e2e.stack import KUBECTL, Launched, running
 
 PODS, ROUNDS = 8, 5
 SSH = [{"name": "ssh", "port": 2222, "protocol": "ssh", "expose": "nodeport"}]
@@ -72,9 +72,7 @@ def measure(folder: Path) -> list[Figure]:
     several = {**single, "pods": [{"role": "chief"}, {"role": "worker", "count": PODS - 1}]}
     (jobs / "jobs" / "single.yaml").write_text(json.dumps(single))
     (jobs / "jobs" / "several.yaml").write_text(json.dumps(several))
-    stack = Launched(folder / "state", more=(f"--templates={jobs}",))
-    stack.start()
-    try:
+    with running(folder / "state", f"--templates={jobs}") as stack:
         admin = stack.person("admin")
         hub = Hub(stack.url, admin.token, {})
         pairs = []
@@ -82,9 +80,6 @@ def measure(folder: Path) -> list[Figure]:
             one = start(stack, hub, "several", [f"one{number}"])
             eight = start(stack, hub, "single", [f"u{number}-{index}" for index in range(PODS)])
             pairs.append((one, eight))
-        admin.close()
-    finally:
-        stack.stop()
     ours, peers = map(list, zip(*pairs[1:], strict=True))
     return [
         Figure("a job of 8 pods, until all run", median(ours), "s"),

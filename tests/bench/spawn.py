@@ -24,8 +24,8 @@ from statistics import median
 import requests
 
 from tests.bench.figures import Figure, publish, ratio
-from tests.e2e.people import answers, wait_for
-from tests.e2e.stack import ROOT, Launched
+from tests.e2e.people import answers, events_of, wait_for
+from tests.e2e.stack import ROOT, Launched, running
 from tests.harness.ports import free_port
 
 PEER = "stock KubeSpawner"
@@ -86,9 +86,8 @@ class Hub:
     def _follow(self, user: str) -> None:
         headers = {"Authorization": f"token {self.token}"}
         url = f"{self.url}/hub/api/users/{user}/server/progress"
-        with requests.get(url, headers=headers, stream=True, timeout=300) as events:
-            for line in events.iter_lines():
-                event = json.loads(line[6:]) if line.startswith(b"data: ") else {}
+        with requests.get(url, headers=headers, stream=True, timeout=300) as answer:
+            for event in events_of(answer):
                 assert not event.get("failed"), event
                 if event.get("ready"):
                     return
@@ -191,7 +190,6 @@ def measure(stack: Launched, folder: Path) -> list[Figure]:
     ours = Hub(stack.url, admin.token, {"user_options": {"template": "tiny"}})
     with stock_hub(stack, folder) as stock:
         figures = compared((ours, stock), "POST to ready", ROUNDS, CROWDS)
-    admin.close()
     return figures
 
 
@@ -219,12 +217,8 @@ def compared(
 
 def run(folder: Path) -> list[Figure]:
     """On a product that is started for it."""
-    stack = Launched(folder / "state", more=(f"--templates={templates(folder)}",))
-    stack.start()
-    try:
+    with running(folder / "state", f"--templates={templates(folder)}") as stack:
         return measure(stack, folder)
-    finally:
-        stack.stop()
 
 
 if __name__ == "__main__":

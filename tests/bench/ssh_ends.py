@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import sys
 import threading
@@ -129,17 +128,6 @@ async def be_tcp_relay(_folder: str, port: str, job_port: str) -> None:
 async def told() -> str:
     """The next line of whoever started this process; empty when there is none any more."""
     return await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
-
-
-def processor_seconds(pid: int) -> float:
-    """User and system time of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def resident_kib(pid: int) -> float:
-    """Memory of a process."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1024
 
 
 ROLES = {"gateway": be_gateway, "pod": be_pod, "crowd": be_crowd, "tcp": be_tcp_relay}

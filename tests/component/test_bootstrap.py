@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import base64
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 from jupyterhub import crypto
 
-from dlspawner import bootstrap
+from dlspawner import bootstrap, cli
 from dlspawner.clients import kubernetes
+from tests.harness import live_cluster
 
 
 class Namespace:
@@ -69,6 +71,26 @@ def test_without_a_cluster_the_command_fails_with_a_message(
     given = argparse.Namespace(namespace="", kubeconfig=Path("/nowhere"), login=False, database="", only="")
     assert bootstrap.main(given) == 1
     assert capsys.readouterr().err.startswith("The secrets could not be made: cannot configure the Kubernetes client")
+
+
+async def test_a_second_run_changes_nothing_and_neither_prints_a_value(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    command = ["bootstrap", f"--kubeconfig={kubeconfig}", "--namespace=default", "--login", "--database=db"]
+
+    async def run() -> tuple[list[str], dict[str, dict[str, str]]]:
+        """The lines that were printed, and the Secrets afterwards."""
+        assert await asyncio.to_thread(cli.main, command) == 0
+        kept = await client.list(kubernetes.SECRETS, "default")
+        return sorted(capsys.readouterr().out.splitlines()), {one["metadata"]["name"]: one["data"] for one in kept}
+
+    async with live_cluster.running(tmp_path), await kubernetes.KubernetesClient.connect(kubeconfig) as client:
+        printed, made = await run()
+        assert printed == sorted(f"secret {name}: made" for name in made)
+        assert await run() == (sorted(f"secret {name}: kept" for name in made), made)
+    values = [value for data in made.values() for key, value in data.items() if key != "url"]
+    assert len(set(values)) == len(values), "two secrets are the same"
 
 
 async def test_the_hub_reads_with_the_old_crypt_key_and_writes_with_the_new_one(

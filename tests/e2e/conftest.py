@@ -34,17 +34,13 @@ def launched() -> Iterator[Stack]:
 
 
 @pytest.fixture
-def alice(stack: Stack) -> Iterator[Person]:
-    person = stack.person("alice")
-    yield person
-    person.close()
+def alice(stack: Stack) -> Person:
+    return stack.person("alice")
 
 
 @pytest.fixture
-def bob(stack: Stack) -> Iterator[Person]:
-    person = stack.person("bob")
-    yield person
-    person.close()
+def bob(stack: Stack) -> Person:
+    return stack.person("bob")
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import subprocess
@@ -38,6 +39,13 @@ def answers(url: str) -> bool:
         return requests.get(url, timeout=5, allow_redirects=False).status_code == requests.codes.ok
     except requests.RequestException:
         return False
+
+
+def events_of(answer: requests.Response) -> Iterator[dict[str, Any]]:
+    """What a stream of server-sent events tells, such as the progress of a start."""
+    for line in answer.iter_lines():
+        if line.startswith(b"data:"):
+            yield json.loads(line.removeprefix(b"data:"))
 
 
 @contextlib.contextmanager

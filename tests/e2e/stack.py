@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -144,10 +145,17 @@ class Launched(Stack):
         return done.stdout
 
 
+def copied_config(folder: Path) -> Path:
+    """The shipped configuration of the launcher, for changes."""
+    return shutil.copytree(
+        ROOT / "hub_config", folder, ignore=shutil.ignore_patterns("kubernetes", "grafana", "images")
+    )
+
+
 @contextlib.contextmanager
-def running(state: Path, kind: type[Launched] = Launched) -> Iterator[Launched]:
-    """A started stack that is stopped at the end, with nothing left behind."""
-    stack = kind(state)
+def running(state: Path, *more: str, kind: type[Launched] = Launched) -> Iterator[Launched]:
+    """A started stack, with more arguments for the launcher; it is stopped at the end, with nothing left behind."""
+    stack = kind(state, more=more)
     stack.start()
     try:
         yield stack

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,10 +21,8 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def carla(stack: Stack) -> Iterator[Person]:
-    person = stack.person("carla")
-    yield person
-    person.close()
+def carla(stack: Stack) -> Person:
+    return stack.person("carla")
 
 
 @pytest.fixture

@@ -33,4 +33,3 @@ def test_idle_report_has_gpus_and_ssh_use(stack: Stack, alice: Person, tmp_path:
     wait_for(lambda: job().get("used", {}).get("ssh"), "the bytes of the session are known", 180)
     wait_for(lambda: job().get("used", {}).get("ssh_open") is False, "its end is known", 180)
     alice.stop("metered")
-    admin.close()

@@ -93,7 +93,7 @@ def test_an_installed_wheel_starts_the_product_and_its_jobs(wheel: Path, tmp_pat
     run(*pip, wheel, cwd=tmp_path)
     assert "pip install 'dlspawner[jobs]'" in failing(Installed(tmp_path / "state"))
     run(*pip, f"{wheel}[jobs]", cwd=tmp_path)
-    with running(tmp_path / "state", Installed) as stack:
+    with running(tmp_path / "state", kind=Installed) as stack:
         alice = stack.person("alice")
         alice.launch("lab", template="ipython")
         assert "JupyterLab" in alice.get("/user/alice/lab/lab").text

@@ -35,8 +35,6 @@ def kit(stack: Stack) -> Iterator[Person]:
         person.stop("keys")
     for team in TEAMS:
         admin.api("DELETE", f"/groups/{team}/users", {"users": ["kit"]})
-    admin.close()
-    person.close()
 
 
 def tab(page: Page) -> str | None:

@@ -14,7 +14,7 @@ import pytest
 
 from dlspawner import cli
 from tests.e2e.people import answers, begun, read_until, wait_for
-from tests.e2e.stack import ROOT, Launched, failing, running
+from tests.e2e.stack import ROOT, Launched, copied_config, failing, running
 
 pytestmark = pytest.mark.launcher
 
@@ -29,10 +29,7 @@ def test_a_taken_port_is_a_sentence_that_names_port_and_setting(tmp_path: Path, 
 
 
 def test_a_wrong_file_stops_the_start_with_all_problems(tmp_path: Path) -> None:
-    config = tmp_path / "config"
-    config.mkdir()
-    for name in ("cluster.yaml", "teams.yaml", "jupyterhub_config.py"):
-        (config / name).write_text((ROOT / "hub_config" / name).read_text())
+    config = copied_config(tmp_path / "config")
     (config / "teams.yaml").write_text("teams:\n  vision:\n    quotaa: {a100: 8}\n  nlp:\n    quota: {h900: -3}\n")
     said = failing(Launched(tmp_path / "state", more=(f"--config={config}",)))
     assert "teams.yaml:3" in said
@@ -69,8 +66,7 @@ def test_everything_comes_back_after_ctrl_c_a_restored_backup_and_other_secrets_
         rotated = {name: f"another-{name}" for name in ("proxy_token", "manager_token", "gateway_token")}
         (stack.state / "secrets.json").write_text(json.dumps(stack.secrets | rotated))
 
-        broken = tmp_path / "config"
-        shutil.copytree(ROOT / "hub_config", broken, ignore=shutil.ignore_patterns("kubernetes", "grafana", "images"))
+        broken = copied_config(tmp_path / "config")
         (broken / "teams.yaml").write_text("teams: {vision: {quotaa: {a100: 8}}}\n")
         stack.more = (f"--config={broken}",)
         stack.start()
@@ -83,7 +79,6 @@ def test_everything_comes_back_after_ctrl_c_a_restored_backup_and_other_secrets_
         )
         assert done.stdout.split() == ["kept", "x"]
         carol.stop("train")
-        carol.close()
         stack.stop()
         assert stack.processes() == []
 
@@ -94,7 +89,6 @@ def test_a_killed_launcher_leaves_no_process(tmp_path: Path) -> None:
     stack.start()
     dave = stack.person("dave")
     dave.launch("train", template="ssh")
-    dave.close()
     stack.stop(signal.SIGKILL)
     wait_for(lambda: stack.processes() == [], f"nothing is left: {stack.processes()}", 30)
 
@@ -113,25 +107,18 @@ def test_a_killed_process_is_started_again_and_the_job_goes_on(tmp_path: Path) -
         again = wait_for(lambda: ssh.run("train", "cat /proc/1/stat").stdout, "ssh works again")  # also without the Hub
         assert again.split()[21] == boot.split()[21], "the same process, started at the same time"
         wait_for(lambda: erin.api("GET", "/user").ok and erin.ready("train"), "the Hub found the job again")
-        erin.close()
 
 
 @pytest.mark.slow
 def test_a_proxy_that_is_started_again_knows_its_routes_before_the_hub_s_next_check(tmp_path: Path) -> None:
-    config = tmp_path / "config"
-    shutil.copytree(ROOT / "hub_config", config, ignore=shutil.ignore_patterns("kubernetes", "grafana", "images"))
+    config = copied_config(tmp_path / "config")
     (config / "overrides.py").write_text("c.JupyterHub.last_activity_interval = 3600\n")  # nothing else checks them
-    stack = Launched(tmp_path / "state", more=(f"--config={config}",))
-    manager = f"{stack.url}/services/jobs/health"
-    stack.start()
-    try:
+    with running(tmp_path / "state", f"--config={config}") as stack:
+        manager, of_proxy = f"{stack.url}/services/jobs/health", ("--api-ip=127.0.0.1", f"--port={stack.port}")
         assert answers(manager)
-        of_proxy = "--api-ip=127.0.0.1", f"--port={stack.port}"
         victim = stack.kill(*of_proxy)
         wait_for(lambda: stack.process_of(*of_proxy) not in {0, victim}, "the proxy is back")
         wait_for(lambda: answers(manager), "its routes are back")
-    finally:
-        stack.stop()
 
 
 DISK = """\
@@ -157,9 +144,8 @@ pod: {hostNetwork: true}
 
 @pytest.mark.slow
 def test_special_permissions_can_be_tried(tmp_path: Path) -> None:
-    config, templates, disk = tmp_path / "config", tmp_path / "templates", tmp_path / "disk"
-    shutil.copytree(ROOT / "hub_config", config, ignore=shutil.ignore_patterns("kubernetes", "grafana", "images"))
-    shutil.copytree(ROOT / "templates", templates)
+    config, disk = copied_config(tmp_path / "config"), tmp_path / "disk"
+    templates = shutil.copytree(ROOT / "templates", tmp_path / "templates")
     disk.mkdir(mode=0o777)
     (disk / "label").write_text("of the node")
     (templates / "jobs" / "disk.yaml").write_text(DISK % disk)
@@ -167,9 +153,7 @@ def test_special_permissions_can_be_tried(tmp_path: Path) -> None:
     cluster = config / "cluster.yaml"
     switched_on = "special_permissions: [host_paths, host_network]\nhost_ports: {range: 21540-21559}"
     cluster.write_text(cluster.read_text().replace("special_permissions: []", switched_on))
-    stack = Launched(tmp_path / "state", more=(f"--config={config}", f"--templates={templates}"))
-    stack.start()
-    try:
+    with running(tmp_path / "state", f"--config={config}", f"--templates={templates}") as stack:
         frank, admin = stack.person("frank"), stack.person("admin")
         assert "approves" in frank.start("disk", template="disk").json()["message"]
         for server in ("one", "two"):
@@ -203,7 +187,3 @@ def test_special_permissions_can_be_tried(tmp_path: Path) -> None:
             read_until(wrong.stdout, "listens on port 21559 of the node, which is not this job's")
         counted = 'dlspawner_wrong_ports_total{template="net"} 1.0'
         wait_for(lambda: counted in admin.manager("GET", "/metrics").text, "the administrators' metrics have it")
-        frank.close()
-        admin.close()
-    finally:
-        stack.stop()

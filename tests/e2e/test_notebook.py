@@ -91,7 +91,6 @@ def test_kernel_terminal_login_and_command_see_the_same_environment_and_programs
     for place in ("terminal", "login", "command"):
         assert seen[place] == seen["kernel"], place
     person.stop("same")
-    person.close()
 
 
 # A package that would break the server if the server saw it, with a program.
@@ -126,7 +125,6 @@ def test_people_install_packages_and_the_server_stays_as_it_is(page: Page, stack
     look = "import subprocess, jupyter_server; print(subprocess.getoutput('try-it'), 'by', jupyter_server.__name__)"
     run_cell(page, look, "installed 42 by jupyter_server")
     person.stop("packages")
-    person.close()
 
 
 @pytest.mark.longer
@@ -148,7 +146,6 @@ def test_the_button_on_the_progress_page_stops_the_job_that_starts_and_no_other(
         wait_for(lambda: not person.server("waits"), "the one that waited is stopped")
     assert person.ready(""), "the default one goes on"
     person.stop("")
-    person.close()
 
 
 @contextlib.contextmanager

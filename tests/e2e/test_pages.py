@@ -86,7 +86,6 @@ def iris(stack: Stack) -> Iterator[Person]:
             person.manager("DELETE", f"/jobs/{job['id']}")  # or it starts when the others stop
     for server in ("work", "full"):
         person.stop(server)
-    person.close()
 
 
 @pytest.mark.slow

@@ -80,7 +80,6 @@ def test_pods_reach_each_other_compute_together_and_end_together(stack: Stack, t
     wait_for(lambda: "many" not in stack.kubectl("get", "pods", "-l", "dlspawner.dev/server=many"), "nothing is left")
     (ended,) = [job for job in person.jobs() if job["server"] == "many"]
     assert ended["why"] == "Its pod worker-0 has ended: Its server was ended by signal 15 (SIGTERM): start it again."
-    person.close()
 
 
 LIVE = "--field-selector=status.phase!=Succeeded,status.phase!=Failed"
@@ -120,7 +119,6 @@ def test_of_two_jobs_of_four_pods_where_six_have_room_one_runs_whole_and_the_oth
         for person, server in ((admin, "rest"), *((person, "gang") for person in people)):
             if person.server(server):
                 person.stop(server)
-            person.close()
 
 
 # Ends once the third pod has joined: until then torchrun starts it again with each that comes.
@@ -158,4 +156,3 @@ def test_torchrun_needs_no_arguments_and_lets_pods_join(stack: Stack, tmp_path: 
     told = joined.stdout + client.run("torch", "cat *.out").stdout
     assert sorted(re.findall(r"rank \d sum \d", told)) == ranks, joined.stderr
     person.stop("torch")
-    person.close()

@@ -50,7 +50,6 @@ def test_kernel_and_ssh_session_may_save_their_work_at_a_stop(page: Page, stack:
     assert contents(person, "work", "at-exit") == "left in order"
     assert contents(person, "work", "from-ssh") == "saved\n"
     person.stop("work")
-    person.close()
 
 
 def contents(person: Person, server: str, path: str) -> str:

@@ -67,7 +67,6 @@ def tour(page: Page, stack: Stack) -> None:
         wait_for(
             lambda: client.run("train", "ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519").returncode == 0, "ssh"
         )
-        person.close()
     page.goto(f"{stack.url}/services/jobs/keys")
     shoot(page, "keys")
 

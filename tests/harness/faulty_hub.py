@@ -18,7 +18,7 @@ from typing import Any
 import requests
 
 from tests.bench.spawn import RESPONDER
-from tests.e2e.people import wait_for
+from tests.e2e.people import events_of, wait_for
 from tests.harness import faults
 from tests.harness.spawner_hub import Hub, answers, running
 
@@ -91,8 +91,7 @@ class FaultyHub(Hub):
             headers = {"Authorization": "token token-of-the-tests", "Accept": "text/event-stream"}
             url = f"{self.url}/hub/api/users/{user}/server/progress"
             with requests.get(url, headers=headers, stream=True, timeout=120) as answer:
-                for line in answer.iter_lines():
-                    event = json.loads(line.removeprefix(b"data:")) if line.startswith(b"data:") else {}
+                for event in events_of(answer):
                     if event.get("ready"):
                         return "!"
                     if event.get("failed"):

@@ -21,7 +21,7 @@ from typing import Any
 import requests
 
 from dlspawner.core import naming
-from tests.e2e.people import wait_for
+from tests.e2e.people import events_of, wait_for
 from tests.harness.spawner_hub import ROOT, Hub
 
 # Answers every request with 200, and exits at /end.
@@ -132,9 +132,7 @@ class World:
         """Returns the events of the progress page."""
         url = f"{self.hub.url}/hub/api/users/{self.user}/servers/{server}/progress"
         with requests.get(url, headers={"Authorization": f"token {TOKEN}"}, stream=True, timeout=60) as answer:
-            for line in answer.iter_lines():
-                if line.startswith(b"data:"):
-                    yield json.loads(line.removeprefix(b"data:"))
+            yield from events_of(answer)
 
     def kill(self) -> None:
         self.before = {

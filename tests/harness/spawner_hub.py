@@ -26,19 +26,12 @@ import yaml
 
 from dlspawner import settings
 from tests.e2e import people
-from tests.e2e.people import wait_for
+from tests.e2e.people import answers, events_of, wait_for
 from tests.harness.ports import free_port
 from tests.kubernetes import planes
 
 ROOT = Path(__file__).resolve().parents[2]
 CLAIM = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
-
-
-def answers(url: str) -> bool:
-    try:
-        return requests.get(url, timeout=2, allow_redirects=False).status_code < 500
-    except requests.RequestException:
-        return False
 
 
 @dataclass
@@ -241,9 +234,7 @@ class Person(people.Person):
             pending = self.server(server).get("pending")
             with requests.get(url, headers=headers, stream=True, timeout=120) as answer:
                 if answer.status_code != 400 or not pending:
-                    for line in answer.iter_lines():
-                        if line.startswith(b"data:"):
-                            yield json.loads(line.removeprefix(b"data:"))
+                    yield from events_of(answer)
                     return
             time.sleep(0.1)
 

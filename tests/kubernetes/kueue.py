@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import os
 import shutil
 import signal
 import subprocess
-import time
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,10 +25,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
+from tests.e2e.people import answers, wait_for
 from tests.harness.ports import free_port
 from tests.kubernetes import build, certificates
 from tests.kubernetes.cluster import quiet
 from tests.kubernetes.instance import cache
+from tests.kubernetes.manifests import as_list
 from tests.kubernetes.planes import ControlPlane
 
 VERSION = "v0.15.0"
@@ -63,23 +62,14 @@ class Kueue:
     def install(self) -> None:
         """Definitions, roles, webhooks and the visibility API."""
         certificates_of(self.state / "certs")
-        go = build.find_go(quiet)
-        listed = build.run([go, "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kueue"], folder=MODULE.folder)
-        rendered = build.run([self._kubectl, "kustomize", f"{listed.strip()}/config/default"])
+        source = build.source(MODULE, "sigs.k8s.io/kueue", quiet)
+        rendered = build.run([self._kubectl, "kustomize", source / "config" / "default"])
         made = [self._local(one) for one in yaml.load_all(rendered, Loader=yaml.CSafeLoader) if one]
         made = sorted((one for one in made if one), key=lambda one: one["kind"] != "Namespace")
-        secret = {
-            name: (self.state / "certs" / name).read_text() for name in ("ca.crt", "ca.key", "tls.crt", "tls.key")
-        }
-        made.append(
-            {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": {"name": "kueue-webhook-server-cert", "namespace": NAMESPACE},
-                "stringData": secret,
-            }
-        )
-        self.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", given=json.dumps(_list(made)))
+        secret = {file.name: file.read_text() for file in (self.state / "certs").iterdir()}
+        metadata = {"name": "kueue-webhook-server-cert", "namespace": NAMESPACE}
+        made.append({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": secret})
+        self.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", given=as_list(made))
         self.kubectl("wait", "--for=condition=Established", "crd/workloads.kueue.x-k8s.io", "--timeout=30s")
 
     def start(self) -> None:
@@ -94,21 +84,19 @@ class Kueue:
         (self.state / "config.yaml").write_text(yaml.safe_dump(self._configuration()))
         isolated = ["unshare", "-m" if os.geteuid() == 0 else "-rm", "--propagation", "private"]
         program = build.built(MODULE, quiet) / "kueue"
-        command = [
-            *isolated,
-            "sh",
-            "-c",
-            _WITH_ACCOUNT,
-            "-",
-            account,
-            program,
-            f"--config={self.state / 'config.yaml'}",
-        ]
+        command = [*isolated, "sh", "-c", _WITH_ACCOUNT, "-", account, program]
+        command += [f"--config={self.state / 'config.yaml'}"]
         env = os.environ | {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(instance.api_port)}
         with (self.state / "kueue.log").open("ab") as log:
             self.process = subprocess.Popen(list(map(str, command)), cwd=self.state, env=env, stdout=log, stderr=log)
         health = f"http://127.0.0.1:{self.health_port}/readyz"
-        until(lambda: _answers(health), "Kueue is ready", self)
+
+        def ready() -> bool:
+            assert self.process is not None
+            assert self.process.poll() is None, (self.state / "kueue.log").read_text()[-2000:]
+            return answers(health)
+
+        wait_for(ready, "Kueue is ready", 60)
         self.kubectl(
             "wait", "--for=condition=Available", "apiservice/v1beta2.visibility.kueue.x-k8s.io", "--timeout=60s"
         )
@@ -241,24 +229,3 @@ def _signed(  # noqa: PLR0917  (a certificate has so many parts)
     builder = builder.add_extension(names, critical=False)
     builder = builder.add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
     return builder.sign(by, hashes.SHA256())
-
-
-def _list(items: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "List", "items": items}
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=2) as answer:  # noqa: S310  our own process
-            return bool(answer.status == 200)
-    except OSError:
-        return False
-
-
-def until(question: Any, what: str, kueue: Kueue, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not question():
-        ended = kueue.process is not None and kueue.process.poll() is not None
-        assert not ended, (kueue.state / "kueue.log").read_text()[-2000:]
-        assert time.monotonic() < end, f"{what}: not within {seconds} s"
-        time.sleep(0.1)

@@ -16,14 +16,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.contract.client import Client
+from tests.contract.client import RESTRICTED, Client
 from tests.kubernetes import build, cluster, machine
 from tests.kubernetes.instance import MOST, Instance
 from tests.kubernetes.record import GRACE, stop_process, wait
 
 WANTED = os.environ.get("DLSPAWNER_TESTS_CLUSTER", "") == "kubernetes"
 NAMESPACE = "jobs"
-RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}  # as the product's own namespace
 SYSTEM = {"default", "kube-system", "kube-public", "kube-node-lease"}
 # Pods first: what they use goes when they are gone.
 KINDS = ("pods", "services", "secrets", "persistentvolumeclaims", "resourcequotas", "limitranges", "events")

@@ -31,6 +31,7 @@ from tests.harness.ports import free_port
 from tests.kubernetes.conftest import Image, Kubectl
 from tests.kubernetes.failing import address
 from tests.kubernetes.jobs import Job, World
+from tests.kubernetes.processes import first_process
 
 pytestmark = pytest.mark.kubernetes
 
@@ -210,8 +211,7 @@ def test_the_login_proxy_ends_when_main_has_finished(own_job: Theirs) -> None:
 
 
 def test_the_login_proxy_ends_when_mains_first_process_is_killed(own_job: Theirs) -> None:
-    container = own_job.container("main")["containerID"].rpartition("/")[2]
-    first = process_one(container)
+    first = first_process(own_job.container("main"))
     if first is None:
         pytest.skip("the node's processes are not this machine's")
     os.kill(first, signal.SIGKILL)
@@ -229,17 +229,3 @@ def test_a_notebook_in_an_image_without_jupyter_says_what_is_missing(world: Brin
     wait_for(lambda: isinstance(judged(), pod_status.Terminated), "the job has ended", 120)
     assert "this image has no jupyterhub-singleuser" in judged().reason
     assert "pip install jupyterlab jupyterhub" in judged().reason
-
-
-def process_one(container: str) -> int | None:
-    """The process that is number 1 in a container, as this machine numbers it."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if container not in (folder / "cgroup").read_text():
-                continue
-            numbers = next(line for line in (folder / "status").read_text().splitlines() if line.startswith("NSpid"))
-        except OSError:
-            continue  # ended meanwhile
-        if numbers.split()[-1] == "1":
-            return int(folder.name)
-    return None

@@ -139,17 +139,17 @@ def test_a_start_that_fails(name: str, alice: Person, outcomes: dict[str, Outcom
     wait_until_gone(alice, name)
 
 
-def allowed_pod(name: str, container: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """A pod that Pod Security *restricted* lets pass."""
-    containers = [{**container, "securityContext": {**RESTRICTED_CONTAINER, "runAsUser": 1000}}]
-    return {"metadata": {"name": name}, **spec(containers=containers, **fields)}
+def test_the_field_that_pod_security_refuses_is_in_the_hubs_log(alice: Person, outcomes: dict[str, Outcome]) -> None:
+    assert "hostNetwork" not in outcomes["security"].refused
+    assert "hostNetwork=true" in alice.hub.log
 
 
 def preemptor(priority: str) -> dict[str, Any]:
     """A pod that wants both of our GPUs and comes first."""
-    container = {"name": "main", "image": "localhost/absent", "imagePullPolicy": "Never"}
-    wants = asks(cpu="10m", memory="64Mi", **{GPU: "2"})
-    return allowed_pod("preemptor", {**container, **wants}, priorityClassName=priority, terminationGracePeriodSeconds=0)
+    container = {"name": "main", "image": "localhost/absent", **asks(cpu="10m", memory="64Mi", **{GPU: "2"})}
+    container |= {"imagePullPolicy": "Never", "securityContext": {**RESTRICTED_CONTAINER, "runAsUser": 1000}}
+    wanted = spec(containers=[container], priorityClassName=priority, terminationGracePeriodSeconds=0)
+    return {"metadata": {"name": "preemptor"}, **wanted}
 
 
 ENDINGS = {

@@ -1,4 +1,4 @@
-"""Kinds of GPUs on a real Kubernetes: MIG by a device plugin of ours, replicas, and claims by a DRA driver of ours."""
+"""Kinds of GPUs on a real Kubernetes: MIG by a device plugin of ours, and claims by a DRA driver of ours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import yaml
 
 from tests.component.manager.rest import TEAMS, RestHub
 from tests.contract.client import Client
-from tests.e2e.people import wait_for
 from tests.kubernetes import counted
 from tests.kubernetes.cluster import record
 from tests.kubernetes.conftest import Image, Kubectl
@@ -26,9 +25,9 @@ pytestmark = [
     pytest.mark.kubernetes,
     pytest.mark.skipif(ENVIRONMENT not in os.environ, reason="the kubelets' directories are not ours"),
 ]
-MIG, SHARED, DRIVER = "nvidia.com/mig-1g.10gb", "nvidia.com/gpu.shared", "gpu.example.com"
+MIG, DRIVER = "nvidia.com/mig-1g.10gb", "gpu.example.com"
 EACH = {"cpu_per_gpu": "50m", "memory_per_gpu": "64Mi"}
-QUOTAS = TEAMS.replace("quota: {gpu: 4}", "quota: {gpu: 4, part: 1, shared: 1, claimed: 2}")
+QUOTAS = TEAMS.replace("quota: {gpu: 4}", "quota: {gpu: 4, part: 1, claimed: 2}")
 DRA = "/apis/resource.k8s.io/v1"
 
 
@@ -55,7 +54,6 @@ class KindsHub(RestHub):
         on_node = {"kubernetes.io/hostname": instance().node_name}
         cluster["gpu_types"] |= {
             "part": {"resource": MIG, "share": "1/7", **EACH},
-            "shared": {"resource": SHARED, "share": "1/4", "max_per_job": 1, **EACH},
             "claimed": {"claim_template": "h100-or-a100", "gpus_per_node": 2, "node_selector": on_node, **EACH},
         }
         file.write_text(yaml.safe_dump(cluster))
@@ -80,10 +78,6 @@ def hub(kubernetes: Client, jobs_namespace: str, image: Image, tmp_path: Path) -
         yield made
 
 
-def stop(hub: KindsHub, user: str) -> None:
-    assert hub.api("DELETE", f"/users/{user}/server").status_code in {202, 204}
-
-
 def test_parts_by_a_device_plugin_are_counted_and_given_to_the_container(
     hub: KindsHub, kubernetes: Client, kubectl: Kubectl
 ) -> None:
@@ -102,22 +96,7 @@ def test_parts_by_a_device_plugin_are_counted_and_given_to_the_container(
         assert (kinds["part"]["total"], kinds["part"]["free"]) == (1.988, 1.704)
         why = hub.waits_for_quota("vera", 6, "part")
         assert why == "Team Vision uses 0.284 of its 0.994 GPUs of type part; this job needs 0.852."
-        stop(hub, "alice")
-        hub.until("vera", "running", seconds=120)
-        stop(hub, "vera")
-        wait_for(lambda: not hub.pods(kubernetes), "its pod is gone", 60)
-
-
-def test_replicas_of_a_gpu_are_quarters_of_it(hub: KindsHub, kubernetes: Client) -> None:
-    with counted.gpus(kubernetes, SHARED, 4):
-        job = hub.runs("alice", 1, gpu_type="shared")
-        assert job["gpus"] == 0.25
-        body = {"server": "", "options": {"template": "tiny", "gpus": 2, "gpu_type": "shared"}}
-        refused = hub.ask("bob", "POST", "jobs", body)
-        assert refused.status_code == 422, refused.text
-        assert "must be at most 1" in refused.text
-        stop(hub, "alice")
-        wait_for(lambda: not hub.pods(kubernetes), "its pod is gone", 60)
+        hub.clear()
 
 
 @contextlib.contextmanager
@@ -171,7 +150,4 @@ def test_claims_are_allocated_by_kubernetes_and_counted_by_the_manager(hub: Kind
         assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in env, "claimed devices come by CDI"
         why = hub.waits_for_quota("vera", 1, "claimed")
         assert why == "Team Vision uses 2 of its 2 GPUs of type claimed; this job needs 1."
-        stop(hub, "alice")
-        hub.until("vera", "running", seconds=120)
-        stop(hub, "vera")
-        wait_for(lambda: not hub.pods(kubernetes), "its pod is gone", 60)
+        hub.clear()

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from traitlets.config import Config
 
-from tests.contract.client import Client
+from tests.contract.client import RESTRICTED_CONTAINER, Client
 from tests.kubernetes import deploy
 from tests.kubernetes.conftest import BASE, MANIFESTS, Kubectl, Scratch
 from tests.kubernetes.manifests import JOBS, PRODUCT, WORKLOADS, Object, as_list, containers, moved, of_kind, pods
@@ -110,12 +110,7 @@ def test_what_names_no_memory_gets_a_limit_and_balancers_are_refused(scratch: Sc
     for one in of_kind(scratch.objects, "ResourceQuota", "LimitRange"):
         kubernetes.create(f"{core}/{one['kind'].lower()}s", one)
     kubernetes.until(f"{core}/resourcequotas/jobs", lambda quota: quota.get("status", {}).get("used"), "counted")
-    restricted = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True}
-    container = {
-        "name": "a",
-        "image": "x",
-        "securityContext": restricted | {"seccompProfile": {"type": "RuntimeDefault"}},
-    }
+    container = {"name": "a", "image": "x", "securityContext": RESTRICTED_CONTAINER}
     kubernetes.until(f"{core}/serviceaccounts/default", lambda account: account["metadata"]["uid"], "made")
     pod = {"metadata": {"name": "a"}, "spec": {"containers": [container]}}
     made = kubernetes.request("POST", f"{core}/pods", pod, query={"dryRun": "All"})

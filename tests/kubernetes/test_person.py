@@ -6,23 +6,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import secrets
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from kubernetes_asyncio import client, config
 
 from dlspawner.core import naming
 from dlspawner.core.launch import pod_status
 from dlspawner.core.launch.pod import merge_pod
 from dlspawner.core.launch.pod_status import Terminated
-from dlspawner.spawner import StartRefused
 from tests.contract.client import Client
 from tests.kubernetes.conftest import IMAGE_PREFIX, IMAGE_TAG, Image, Kubectl, made_node
 from tests.kubernetes.jobs import SHARED, World, shipped
@@ -97,30 +93,6 @@ async def test_every_shipped_template_is_accepted(template: str, world: World) -
 
     assert answer.code == 201, answer.raw.decode()
     assert "warning" not in answer.headers
-
-
-# What a hook adds: the field, the rule that it breaks as the person reads it.
-BREAKS: dict[str, tuple[str, dict[str, Any]]] = {
-    "hostNetwork": ("host namespaces", {"hostNetwork": True}),
-    "nfs": ("restricted volume types", {"volumes": [{"name": "more", "nfs": {"server": "filer", "path": "/"}}]}),
-}
-
-
-@pytest.mark.parametrize("field", BREAKS)
-async def test_pod_that_a_hook_makes_unrestricted_is_refused_and_the_field_logged(
-    field: str, world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    rule, spec = BREAKS[field]
-    job = await world.render("alice", ALICE, "ssh")
-    spawner = world.spawner("alice", ALICE, job.job.server)
-    await config.load_kube_config(os.environ["KUBECONFIG"])
-    async with client.ApiClient() as api:
-        pods = replace(spawner.pods, api=client.CoreV1Api(api), name=job.name)
-        with pytest.raises(StartRefused) as refused:
-            await pods.create(merge_pod(job.pod, {"spec": spec}), job.job)
-
-    assert rule in refused.value.message
-    assert field in caplog.text
 
 
 async def test_files_of_notebook_ssh_sftp_and_of_every_job_have_one_owner(world: World, tmp_path: Path) -> None:

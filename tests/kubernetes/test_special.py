@@ -3,13 +3,12 @@
 How a job comes to be approved, and that the Hub makes it there, is shown with the embedded cluster
 (tests/e2e/test_launcher.py); here pods are what the spawner makes of templates that ask.
 
-Fast networks, by a Hub with its Manager: ports of the host, and devices that a node counts.
+Ports of the host, by a Hub with its Manager.
 """
 
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +27,7 @@ from tests.component.manager.quota import TEMPLATE
 from tests.component.manager.rest import RestHub
 from tests.component.spawner.test_asking import answering
 from tests.component.spawner.test_special import _answer
-from tests.contract.client import RESTRICTED, Client
+from tests.contract.client import Client
 from tests.e2e.people import wait_for
 from tests.kubernetes import counted
 from tests.kubernetes.conftest import Image, Kubectl
@@ -189,15 +188,14 @@ def test_the_judgement_is_never_looser_than_pod_security(
         assert answer.code == 201, answer.raw.decode()
 
 
-# Ports of the host, and devices, through a Hub and its Manager
+# Ports of the host, through a Hub and its Manager
 
 
 @dataclass
 class NetworkHub(RestHub):
-    """With a template on the host's network, one with adapters, and ports for two jobs."""
+    """With a template on the host's network, and ports for two jobs."""
 
     special: str = ""
-    adapter: str = ""
 
     def prepare(self) -> None:
         responder = RESPONDER.replace("8888", 'int(os.environ["DLSPAWNER_PORT_NOTEBOOK"])')
@@ -209,65 +207,38 @@ class NetworkHub(RestHub):
                 "special_permissions": ["host_network"],
                 "pod": {"hostNetwork": True},
             },
-            "fast": {
-                **TEMPLATE,
-                "annotations": {"k8s.v1.cni.cncf.io/networks": "infiniband"},
-                "pod": {"containers": [{"name": "notebook", "resources": {"limits": {self.adapter: 3}}}]},
-            },
         }
         super().prepare()
         with (self.config / "cluster.yaml").open("a") as cluster:
             cluster.write("special_permissions: [host_network]\nhost_ports: {range: 20000-20007}\n")
-            cluster.write(f"extended_resources: {{{self.adapter}: {{title: InfiniBand adapters}}}}\n")
 
     def env(self) -> dict[str, str]:
         return {**super().env(), "DLSPAWNER_SPECIAL_NAMESPACE": self.special}
 
-    def submit(self, template: str, server: str) -> str:
-        body = {"server": server, "options": {"template": template, "gpus": 0}}
-        answer = self.ask("alice", "POST", "jobs", body)
+    def start_approved(self, server: str) -> str:
+        """The id of a job that an administrator has approved, and that answers the Hub."""
+        answer = self.ask("alice", "POST", "jobs", {"server": server, "options": {"template": "host", "gpus": 0}})
         assert answer.status_code in {201, 202}, answer.text
         job = str(answer.json()["id"] or wait_for(lambda: self.job("alice", server).get("id"), "its job"))
-        if template == "host":
-            wait_for(lambda: self.job("alice", server)["state"] == "pending-approval", "its request")
-            approved = self.ask("admin", "POST", f"jobs/{job}/approve", {"reason": "To try it."})
-            assert approved.status_code == 200, approved.text
+        wait_for(lambda: self.job("alice", server)["state"] == "pending-approval", "its request")
+        approved = self.ask("admin", "POST", f"jobs/{job}/approve", {"reason": "To try it."})
+        assert approved.status_code == 200, approved.text
+        wait_for(lambda: f"alice/{server}" in self.ready(), f"{server} answers the Hub", 120)
         return job
 
-    def until_ready(self, server: str) -> None:
-        wait_for(lambda: f"alice/{server}" in self.ready(), f"{server} answers the Hub", 120)
 
-    def end(self, server: str) -> None:
-        assert self.api("DELETE", f"/users/alice/servers/{server}").status_code in {202, 204}
-        self.until("alice", "ended", server, 120)
-
-
-@pytest.fixture(scope="module")
-def hub(kubernetes: Client, image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetworkHub]:
-    adapter = f"rdma-{secrets.token_hex(3)}.example.com/hca"
-    with (
-        kubernetes.namespace("jobs", RESTRICTED) as jobs,
-        kubernetes.namespace("special", {"pod-security.kubernetes.io/enforce": "privileged"}) as special,
-        counted.gpus(kubernetes, adapter, 4),
-        counted.hub(
-            NetworkHub,
-            kubernetes,
-            jobs,
-            image("job"),
-            tmp_path_factory.mktemp("network"),
-            settings=("--Manager.lease_seconds=3", f"--Manager.special_namespace={special}"),
-            special=special,
-            adapter=adapter,
-        ) as made,
-    ):
+@pytest.fixture
+def hub(kubernetes: Client, jobs_namespace: str, second: str, image: Image, tmp_path: Path) -> Iterator[NetworkHub]:
+    settings = ("--Manager.lease_seconds=3", f"--Manager.special_namespace={second}")
+    given = (NetworkHub, kubernetes, jobs_namespace, image("job"), tmp_path)
+    with counted.hub(*given, settings=settings, special=second) as made:
         yield made
 
 
 def test_jobs_on_the_host_s_network_share_a_node_by_their_own_ports(hub: NetworkHub, kubectl: Kubectl) -> None:
     given: dict[str, list[int]] = {}
     for server in ("one", "two"):
-        job = hub.submit("host", server)
-        hub.until_ready(server)
+        job = hub.start_approved(server)
         (ports,) = hub.ask("alice", "GET", f"jobs/{job}").json()["ports"]
         given[server] = [number for numbers in ports.values() for number in numbers]
         pod = f"jupyter-alice--{server}"
@@ -280,29 +251,4 @@ def test_jobs_on_the_host_s_network_share_a_node_by_their_own_ports(hub: Network
     assert declared == list(given.values())
     assert sorted(number for numbers in given.values() for number in numbers) == list(range(20000, 20008))
     assert len({pod["status"]["hostIP"] for pod in pods}) == 1
-    hub.submit("host", "three")
-    waits = hub.until("alice", "queued", "three")
-    assert "Jobs use 8 of the 8 ports of the host's network (20000 to 20007); this job needs 4." in waits["why"]
-    hub.end("one")
-    hub.until_ready("three")
-    (ports,) = hub.ask("alice", "GET", f"jobs/{waits['id']}").json()["ports"]
-    assert [number for numbers in ports.values() for number in numbers] == given["one"], "free again"
-    hub.clear()
-
-
-def test_a_job_waits_for_devices_that_another_one_holds(hub: NetworkHub, kubectl: Kubectl) -> None:
-    hub.submit("fast", "first")
-    hub.until_ready("first")
-    hub.submit("fast", "second")
-    waits = hub.until("alice", "queued", "second")
-    free = f"Free InfiniBand adapters ({hub.adapter}): at most 1 on one node; this job needs 3."
-    assert free in waits["why"]
-    (node,) = (one for one in hub.ask("alice", "GET", "cluster").json()["nodes"] if one["extended"])
-    assert node["extended"] == [{"resource": hub.adapter, "total": 4, "free": 1}]
-    hub.end("first")
-    hub.until_ready("second")
-    assert hub.ask("alice", "GET", f"jobs/{waits['id']}").json()["extended"] == {hub.adapter: 3}
-    (pod,) = hub.pods()
-    assert pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"] == "infiniband"
-    assert [one["resources"]["requests"][hub.adapter] for one in pod["spec"]["containers"]] == ["3"]
     hub.clear()

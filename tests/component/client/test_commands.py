@@ -148,17 +148,17 @@ def asked(server: Scripted) -> list[dict[str, list[str]]]:
 
 
 def test_list_reads_as_many_pages_as_the_limit_needs(logged_in: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
-    logged_in.answers = [ME, page(500, "more")]
+    logged_in.answers = [ME, page(500, "more"), page(1, "more")]
     assert cli.main(["list", "-a", "-A"]) == 0
     printed = capsys.readouterr()
     assert len(printed.out.splitlines()) == 501
     assert printed.err == "dlspawner: There are more than these 500; --limit N shows up to N.\n"
     logged_in.asked.clear()
-    logged_in.answers = [ME, page(500, "second"), page(200, "third"), ME, page(2)]
+    logged_in.answers = [ME, page(500, "second"), page(201, "third"), ME, page(2)]
     assert cli.main(["list", "-a", "-A", "--limit", "700", "--json"]) == 0
     printed = capsys.readouterr()
     assert (len(json.loads(printed.out)), "more than these 700" in printed.err) == (700, True)
-    assert asked(logged_in) == [{"limit": ["500"]}, {"limit": ["200"], "cursor": ["second"]}]
+    assert asked(logged_in) == [{"limit": ["500"]}, {"limit": ["500"], "cursor": ["second"]}]
     assert cli.main(["list", "--limit", "2"]) == 0
     assert capsys.readouterr().err == "", "that is all"
 

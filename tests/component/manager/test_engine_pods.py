@@ -1,7 +1,7 @@
 """Jobs whose pods wait in the cluster for an engine, through the real Hub and Manager.
 
 The engine's scheduler is the test: no other one serves its name. With the same steps on real schedulers:
-`tests/kubernetes/test_engines.py`.
+`tests/component/manager/test_gang_hub.py`.
 """
 
 from __future__ import annotations

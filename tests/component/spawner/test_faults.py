@@ -121,7 +121,7 @@ def test_a_refusal_is_not_retried_and_shows_no_token(hub: FaultyHub, api: faults
     outcomes = hub.outcomes(alice, stock)
     assert all("A rule of the cluster refuses this job" in one for one in outcomes.values()), outcomes
     assert token not in str(outcomes) + hub.log
-    assert all(api.count("create", "pods", name=f"jupyter-{user}") == 1 for user in outcomes)
+    assert all(api.count("create", "pods", f"jupyter-{user}") == 1 for user in outcomes)
 
 
 def test_a_stop_is_retried(hub: FaultyHub, api: faults.Proxy) -> None:
@@ -169,7 +169,7 @@ def test_a_pod_of_a_start_that_was_given_up_is_deleted(hub: FaultyHub, api: faul
     """The answer to the creation is lost, the watch is down, and the start gives up."""
     user = new_name("brief-orphan-")
     api.fail("watch", "pods", Lost(), times=None)
-    api.cut(resource="pods")
+    api.cut("pods")
     api.fail("create", "pods", Lost(done=True), times=1, name=f"jupyter-{user}")
     api.fail("create", "pods", Reset(), times=None, name=f"jupyter-{user}")
 
@@ -207,7 +207,7 @@ def test_many_starts_with_random_faults_run_or_are_refused(hub: FaultyHub, api: 
         api.fail("watch", "pods", fault, times=5)
     users = [new_name(f"{'stock-' if n % 2 else ''}{'brief-' if n % 3 == 0 else ''}storm-") for n in range(30)]
     outcomes = hub.outcomes(*users)
-    api.cut(faults.HALF_A_LINE, "pods")
+    api.cut("pods", faults.HALF_A_LINE)
 
     assert {one.removeprefix("Spawn failed: ") for one in outcomes.values()} <= {"", SENTENCE}, outcomes
     running = {user for user, outcome in outcomes.items() if not outcome}

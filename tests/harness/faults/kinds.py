@@ -7,41 +7,24 @@ import contextlib
 import json
 import random
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import NoReturn, Protocol
 
 from aiohttp import web
 
 HEADER = "a-header-that-nobody-should-see"  # on every answer that is made up here
-GONE = json.dumps(
-    {
-        "type": "ERROR",
-        "object": {
-            "kind": "Status",
-            "apiVersion": "v1",
-            "metadata": {},
-            "status": "Failure",
-            "message": "too old resource version: 1 (2)",
-            "reason": "Expired",
-            "code": 410,
-        },
-    }
-)
 HALF_A_LINE = '{"type":"MODIFIED","object":{"kind":"Pod","metadata":{"name":"jupyter-'
 HTML = "<html><body><h1>Bad day</h1><p>The load balancer has no server.</p></body></html>"
 
 _SAID = {
-    404: ("NotFound", "the server could not find the requested resource"),
     409: (
         "Conflict",
         'Operation cannot be fulfilled on resourcequotas "q": the object has been modified; please apply your changes '
         "to the latest version and try again",
     ),
-    410: ("Expired", "The resourceVersion for the provided watch is too old."),
     429: ("TooManyRequests", "Too many requests, please try again later."),
     500: ("InternalError", "etcdserver: leader changed"),
-    502: ("", "Bad Gateway"),
     503: ("ServiceUnavailable", "the server is currently unable to handle the request"),
     504: ("Timeout", "Timeout: request did not complete within requested timeout - context deadline exceeded"),
 }
@@ -59,18 +42,17 @@ class Server(Protocol):
 
     async def carry_out(self, request: web.Request) -> None: ...
 
-    async def forward(self, request: web.Request, seen: Seen, drop: Dropped | None = None) -> web.StreamResponse: ...
+    async def forward(self, request: web.Request, seen: Seen, events: int | None = None) -> web.StreamResponse: ...
 
 
 @dataclass(slots=True)
 class Seen:
-    """One request: what was asked, and the status and bytes of its answer (status 0: none, or not yet)."""
+    """One request: what was asked, and the bytes of its answer."""
 
     verb: str
     resource: str
     name: str
-    status: int = 0
-    bytes: int = 0
+    bytes: int = field(default=0, compare=False)
 
 
 class Fault(Protocol):
@@ -128,47 +110,23 @@ class Reset:
 
 
 @dataclass(frozen=True, slots=True)
-class Slow:
-    """The right answer, so many seconds later."""
-
-    seconds: float
-
-    async def happen(self, proxy: Server, request: web.Request, seen: Seen) -> web.StreamResponse:
-        await asyncio.sleep(self.seconds)
-        return await proxy.forward(request, seen)
-
-
-@dataclass(frozen=True, slots=True)
-class Silent:
-    """An answer that begins and says nothing, until the client goes or `heal`: one that a firewall has forgotten."""
-
-    async def happen(self, proxy: Server, request: web.Request, seen: Seen) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        await response.prepare(request)
-        await proxy.healed.wait()
-        await abort(request)
-
-
-@dataclass(frozen=True, slots=True)
 class Dropped:
-    """A watch that passes so many events, ends with the text, and breaks; an answer that breaks in its middle."""
+    """A watch that passes so many events, and breaks in the middle of the next."""
 
-    events: int = 0
-    ending: str = HALF_A_LINE
+    events: int
 
     async def happen(self, proxy: Server, request: web.Request, seen: Seen) -> web.StreamResponse:
-        return await proxy.forward(request, seen, drop=self)
+        return await proxy.forward(request, seen, self.events)
 
 
 @dataclass(slots=True)
 class Rule:
-    """Which requests a fault happens to: of those that match, after the first ``skip`` the next ``times``."""
+    """Which requests a fault happens to: of those that match, the next ``times``."""
 
     verb: str
     resource: str
     fault: Fault
     times: int | None = 1  # None: for ever
-    skip: int = 0
     probability: float = 1.0
     name: str = "*"
     happened: int = 0
@@ -180,12 +138,7 @@ class Rule:
             and fnmatchcase(seen.name, self.name)
         ):
             return False
-        if self.times is not None and self.happened >= self.times:
-            return False
-        if self.skip > 0:
-            self.skip -= 1
-            return False
-        if chance.random() >= self.probability:
+        if (self.times is not None and self.happened >= self.times) or chance.random() >= self.probability:
             return False
         self.happened += 1
         return True
@@ -200,7 +153,6 @@ def seen_in(request: web.Request) -> Seen:
         verb = "watch" if watches else "get" if name or not found else "list"
     else:
         verb = _VERBS.get(request.method, request.method.lower())
-        verb = "deletecollection" if verb == "delete" and not name else verb
     return Seen(verb, resource, name)
 
 

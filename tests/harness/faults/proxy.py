@@ -9,7 +9,6 @@ import random
 import threading
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,7 +30,6 @@ class Proxy(Relay):
     """The thread, its rules and its figures. Methods without an underscore are the test's, from any thread."""
 
     kubeconfig: Path
-    seed: int = 1
     requests: list[Seen] = field(default_factory=list)
     bodies: list[bytes] | None = None  # of objects that were to be made, where a test wants them: a list
     port: int = 0
@@ -39,7 +37,7 @@ class Proxy(Relay):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._chance = random.Random(self.seed)
+        self._chance = random.Random(1)
         self._loop = asyncio.new_event_loop()
 
     # What a test asks for
@@ -66,26 +64,12 @@ class Proxy(Relay):
     def back(self) -> None:
         self._call(self._listen())
 
-    def silent(self) -> None:
-        """Connections are taken and nothing ever passes, open watches included, until `heal`."""
-        self._call(self._silence())
+    def cut(self, resource: str, ending: str = "") -> None:
+        """Break the open watches of a resource, after a last text."""
+        self._call(self._cut(resource, ending))
 
-    def cut(self, ending: str | None = None, resource: str = "*") -> int:
-        """Break the open watches, after a last text; how many there were."""
-        return self._call(self._cut(ending, resource))
-
-    def watching(self, resource: str = "*") -> int:
-        """Counts the open watches."""
-        return sum(fnmatchcase(seen.resource, resource) for seen in list(self._open.values()))
-
-    def count(self, verb: str = "*", resource: str = "*", status: int | None = None, name: str = "*") -> int:
-        return sum(
-            fnmatchcase(seen.verb, verb)
-            and fnmatchcase(seen.resource, resource)
-            and fnmatchcase(seen.name, name)
-            and status in (None, seen.status)
-            for seen in list(self.requests)
-        )
+    def count(self, verb: str, resource: str, name: str) -> int:
+        return list(self.requests).count(Seen(verb, resource, name))
 
     def sent(self, *verbs: str) -> int:
         """The bytes of the answers to these."""
@@ -145,19 +129,14 @@ class Proxy(Relay):
             if connection.transport is not None:
                 connection.transport.abort()
 
-    async def _silence(self) -> None:
-        self._speaks.clear()
-
     async def _heal(self) -> None:
-        self._speaks.set()
         self.healed.set()
         self.healed = asyncio.Event()
 
-    async def _cut(self, ending: str | None, resource: str) -> int:
-        chosen = [one for one, seen in self._open.items() if fnmatchcase(seen.resource, resource) and not one.done()]
-        for ended in chosen:
-            ended.set_result(ending)
-        return len(chosen)
+    async def _cut(self, resource: str, ending: str) -> None:
+        for ended, seen in self._open.items():
+            if seen.resource == resource and not ended.done():
+                ended.set_result(ending)
 
     # One request
 
@@ -169,21 +148,15 @@ class Proxy(Relay):
             if self.bodies is not None:
                 self.bodies.append(body)
         self.requests.append(seen)
-        await self._speaks.wait()
         rule = next((rule for rule in list(self._rules) if rule.takes(seen, self._chance)), None)
-        if rule is not None:
-            answer = await rule.fault.happen(self, request, seen)
-        else:
-            answer = await self.forward(request, seen)
-        seen.status = answer.status
-        return answer
+        return await (rule.fault.happen(self, request, seen) if rule else self.forward(request, seen))
 
 
 @contextlib.contextmanager
-def before(kubeconfig: Path, written: Path, seed: int = 1) -> Iterator[Proxy]:
+def before(kubeconfig: Path, written: Path) -> Iterator[Proxy]:
     """A proxy before the API server of a kubeconfig; another one, which leads to it, is written."""
     client = Client(kubeconfig)
-    proxy = Proxy(URL(client.server.geturl()), client.context, client.headers, written, seed)
+    proxy = Proxy(URL(client.server.geturl()), client.context, client.headers, written)
     proxy.start()
     try:
         yield proxy

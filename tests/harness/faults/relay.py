@@ -12,7 +12,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from tests.harness.faults.kinds import HALF_A_LINE, Dropped, Seen, abort
+from tests.harness.faults.kinds import HALF_A_LINE, Seen, abort
 
 _HOPS = frozenset({"connection", "keep-alive", "transfer-encoding", "upgrade", "te", "trailer", "host"})
 
@@ -26,12 +26,11 @@ class Relay:
     headers: dict[str, str]
 
     def __post_init__(self) -> None:
-        self._open: dict[asyncio.Future[str | None], Seen] = {}
+        self._open: dict[asyncio.Future[str], Seen] = {}
         self._work = set[asyncio.Future[None]]()
 
     async def begin(self) -> None:
-        self._speaks, self.healed = asyncio.Event(), asyncio.Event()
-        self._speaks.set()
+        self.healed = asyncio.Event()
         connector = aiohttp.TCPConnector(limit=0, ssl=self.tls)
         self._client = aiohttp.ClientSession(
             connector=connector,
@@ -71,19 +70,16 @@ class Relay:
             async with self._ask(request) as answer:
                 await answer.read()
 
-    async def forward(self, request: web.Request, seen: Seen, drop: Dropped | None = None) -> web.StreamResponse:
+    async def forward(self, request: web.Request, seen: Seen, events: int | None = None) -> web.StreamResponse:
+        """The API server's answer; a watch breaks after so many ``events``."""
         try:
             async with self._ask(request) as answer:
-                seen.status = answer.status
                 headers = {key: value for key, value in answer.headers.items() if key.lower() not in _HOPS}
                 response = web.StreamResponse(status=answer.status, headers=headers)
                 await response.prepare(request)
                 if seen.verb == "watch":
-                    return await self._pass_events(request, answer, response, seen, drop)
+                    return await self._pass_events(request, answer, response, seen, events)
                 async for chunk in answer.content.iter_any():
-                    if drop is not None:
-                        await response.write(chunk[: len(chunk) // 2])
-                        await abort(request)
                     seen.bytes += len(chunk)
                     await response.write(chunk)
                 await response.write_eof()
@@ -97,11 +93,10 @@ class Relay:
         answer: aiohttp.ClientResponse,
         response: web.StreamResponse,
         seen: Seen,
-        drop: Dropped | None,
+        left: int | None,
     ) -> web.StreamResponse:
-        ended: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._open[ended] = seen
-        left = drop.events if drop is not None else None
         # Lines of any length, and never cancelled in the middle of one.
         lines: asyncio.Queue[bytes] = asyncio.Queue(100)
         reading = asyncio.ensure_future(_read_lines(answer, lines))
@@ -112,7 +107,6 @@ class Relay:
                 await asyncio.wait({getting, ended}, return_when=asyncio.FIRST_COMPLETED)
                 if ended.done():
                     break
-                await self._speaks.wait()
                 line = getting.result()
                 if not line:
                     await response.write_eof()
@@ -120,9 +114,8 @@ class Relay:
                 seen.bytes += len(line)
                 await response.write(line)
                 left = left - 1 if left is not None else None
-            ending = ended.result() if ended.done() else (drop.ending if drop is not None else None)
-            if ending:
-                await response.write((ending if ending == HALF_A_LINE else ending + "\n").encode())
+            if ending := ended.result() if ended.done() else HALF_A_LINE:
+                await response.write(ending.encode())
             await abort(request)
         finally:
             del self._open[ended]

@@ -1,7 +1,7 @@
 """What pods and PodGroups carry for each engine: the projects' own examples, and their rules.
 
-Volcano, coscheduling and Kubernetes' own gangs also run for real (`tests/kubernetes/test_engines.py`); KAI, kube-batch
-and HiveD are compared with their documented schemas here.
+Volcano, coscheduling and Kubernetes' own gangs also run for real (`tests/component/manager/test_gang_hub.py`); KAI,
+kube-batch and HiveD are compared with their documented schemas here.
 """
 
 from __future__ import annotations

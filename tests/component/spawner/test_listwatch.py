@@ -225,24 +225,6 @@ async def test_an_older_version_of_a_pod_replaces_nothing(api: ScriptedApi, watc
     assert not watch.gone
 
 
-async def test_one_older_list_is_ignored(api: ScriptedApi, watch: PodWatch) -> None:
-    api.lists = deque([listed(30, pod("a", 20)), listed(25, pod("z", 1)), listed(40, pod("a", 35))])
-    api.watches.append(Watched(status=410))
-    await watch.start()
-    await seen(watch, "a", 35)
-
-    assert not watch.gone
-
-
-async def test_a_repeated_older_list_is_a_cluster_restored_from_a_backup(api: ScriptedApi, watch: PodWatch) -> None:
-    api.lists = deque([listed(30, pod("a", 20), pod("b", 29)), listed(25, pod("a", 12))])
-    api.watches.append(Watched(status=410))
-    await watch.start()
-    await seen(watch, "a", 12)
-
-    assert list(watch.pods) == ["jobs/a"]
-
-
 async def test_the_last_version_of_a_deleted_pod_is_remembered(api: ScriptedApi, watch: PodWatch) -> None:
     api.lists = deque([listed(10, pod("a", 5, status={"phase": "Running"}))])
     api.watches.append(Watched([event("DELETED", pod("a", 12, status={"phase": "Failed"}))], ends=SILENT))
@@ -259,7 +241,7 @@ async def test_a_created_pod_that_the_next_list_lacks_is_gone(watch: PodWatch) -
     watch.learn(pod("a", 12, metadata=LABELS))
     waiting = asyncio.ensure_future(watch.until("jobs/a", lambda found: found is None, PATIENCE))
     await asyncio.sleep(0)
-    await watch.on_list({}, 20, restored=False)
+    await watch.on_list({}, 20)
 
     assert await waiting is None
     assert "jobs/a" in watch.gone
@@ -272,7 +254,7 @@ async def test_a_list_from_before_what_is_known_of_a_pod_keeps_it(
     earlier: dict[str, CompactObject], watch: PodWatch
 ) -> None:
     watch.learn(pod("a", 12, metadata=LABELS))
-    await watch.on_list(earlier, 11, restored=False)
+    await watch.on_list(earlier, 11)
 
     assert watch.pods["jobs/a"]["metadata"]["resourceVersion"] == "12"
 
@@ -280,7 +262,7 @@ async def test_a_list_from_before_what_is_known_of_a_pod_keeps_it(
 async def test_a_long_list_does_not_block_the_event_loop(watch: PodWatch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflector, "SLICE_SECONDS", 0.0)
     async with others() as turns:
-        await watch.on_list({f"jobs/p{n}": pack(pod(f"p{n}", n + 1)) for n in range(100)}, 100, restored=False)
+        await watch.on_list({f"jobs/p{n}": pack(pod(f"p{n}", n + 1)) for n in range(100)}, 100)
 
     assert len(turns) >= 50
 

@@ -38,10 +38,11 @@ _Kind = TypeVar("_Kind", bound=Enum)
 
 @dataclass(slots=True)
 class Problems:
-    """All problems so far, in all files; ``unread`` are the parts against which nothing can be checked."""
+    """All problems so far, in all files. With a ``wrong_cluster`` file what contradicts it is ``left_out``."""
 
     found: list[Problem] = field(default_factory=list)
-    unread: frozenset[str] = frozenset()
+    wrong_cluster: bool = False
+    left_out: bool = False
 
     def in_order(self) -> list[Problem]:
         """Returns the problems file by file in the order of reading, each from its top to its end."""
@@ -64,9 +65,11 @@ class Entry:
     path: str
     problems: Problems = field(repr=False, compare=False)
 
-    def problem(self, sentence: str, *, against: str | None = None) -> None:
-        """Adds a problem, unless ``against``, the part of another file that contradicts, is unread."""
-        if against not in self.problems.unread:
+    def problem(self, sentence: str, *, against_cluster: bool = False) -> None:
+        """Adds a problem, unless the cluster file, which contradicts, is wrong itself."""
+        if against_cluster and self.problems.wrong_cluster:
+            self.problems.left_out = True
+        else:
             self.problems.add(self.file, self.line, self.path, sentence)
 
     def plain(self) -> Any:

@@ -14,34 +14,17 @@ from typing import NoReturn, Protocol
 from aiohttp import web
 
 HEADER = "a-header-that-nobody-should-see"  # on every answer that is made up here
-GONE = json.dumps(
-    {
-        "type": "ERROR",
-        "object": {
-            "kind": "Status",
-            "apiVersion": "v1",
-            "metadata": {},
-            "status": "Failure",
-            "message": "too old resource version: 1 (2)",
-            "reason": "Expired",
-            "code": 410,
-        },
-    }
-)
 HALF_A_LINE = '{"type":"MODIFIED","object":{"kind":"Pod","metadata":{"name":"jupyter-'
 HTML = "<html><body><h1>Bad day</h1><p>The load balancer has no server.</p></body></html>"
 
 _SAID = {
-    404: ("NotFound", "the server could not find the requested resource"),
     409: (
         "Conflict",
         'Operation cannot be fulfilled on resourcequotas "q": the object has been modified; please apply your changes '
         "to the latest version and try again",
     ),
-    410: ("Expired", "The resourceVersion for the provided watch is too old."),
     429: ("TooManyRequests", "Too many requests, please try again later."),
     500: ("InternalError", "etcdserver: leader changed"),
-    502: ("", "Bad Gateway"),
     503: ("ServiceUnavailable", "the server is currently unable to handle the request"),
     504: ("Timeout", "Timeout: request did not complete within requested timeout - context deadline exceeded"),
 }
@@ -84,7 +67,6 @@ class Answer:
     """An answer that is made up; ``done``: the API server has carried the request out, unknown to the client."""
 
     status: int
-    said: str = ""
     retry_after: int | None = None
     html: bool = False
     done: bool = False
@@ -95,9 +77,9 @@ class Answer:
         headers = {"Audit-Id": HEADER, "X-Kubernetes-Pf-Flowschema-Uid": HEADER}
         if self.retry_after is not None:
             headers["Retry-After"] = str(self.retry_after)
-        reason, usual = _SAID.get(self.status, ("", "Bad day"))
+        reason, message = _SAID.get(self.status, ("", "Bad day"))
         status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": reason}
-        body = HTML if self.html else json.dumps({**status, "message": self.said or usual, "code": self.status})
+        body = HTML if self.html else json.dumps({**status, "message": message, "code": self.status})
         kind = "text/html" if self.html else "application/json"
         return web.Response(status=self.status, text=body, content_type=kind, headers=headers)
 
@@ -128,28 +110,6 @@ class Reset:
 
 
 @dataclass(frozen=True, slots=True)
-class Slow:
-    """The right answer, so many seconds later."""
-
-    seconds: float
-
-    async def happen(self, proxy: Server, request: web.Request, seen: Seen) -> web.StreamResponse:
-        await asyncio.sleep(self.seconds)
-        return await proxy.forward(request, seen)
-
-
-@dataclass(frozen=True, slots=True)
-class Silent:
-    """An answer that begins and says nothing, until the client goes or `heal`: one that a firewall has forgotten."""
-
-    async def happen(self, proxy: Server, request: web.Request, seen: Seen) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        await response.prepare(request)
-        await proxy.healed.wait()
-        await abort(request)
-
-
-@dataclass(frozen=True, slots=True)
 class Dropped:
     """A watch that passes so many events, ends with the text, and breaks; an answer that breaks in its middle."""
 
@@ -162,13 +122,12 @@ class Dropped:
 
 @dataclass(slots=True)
 class Rule:
-    """Which requests a fault happens to: of those that match, after the first ``skip`` the next ``times``."""
+    """Which requests a fault happens to: the first ``times`` of those that match."""
 
     verb: str
     resource: str
     fault: Fault
     times: int | None = 1  # None: for ever
-    skip: int = 0
     probability: float = 1.0
     name: str = "*"
     happened: int = 0
@@ -181,9 +140,6 @@ class Rule:
         ):
             return False
         if self.times is not None and self.happened >= self.times:
-            return False
-        if self.skip > 0:
-            self.skip -= 1
             return False
         if chance.random() >= self.probability:
             return False

@@ -66,26 +66,9 @@ class Proxy(Relay):
     def back(self) -> None:
         self._call(self._listen())
 
-    def silent(self) -> None:
-        """Connections are taken and nothing ever passes, open watches included, until `heal`."""
-        self._call(self._silence())
-
     def cut(self, ending: str | None = None, resource: str = "*") -> int:
         """Break the open watches, after a last text; how many there were."""
         return self._call(self._cut(ending, resource))
-
-    def watching(self, resource: str = "*") -> int:
-        """Counts the open watches."""
-        return sum(fnmatchcase(seen.resource, resource) for seen in list(self._open.values()))
-
-    def count(self, verb: str = "*", resource: str = "*", status: int | None = None, name: str = "*") -> int:
-        return sum(
-            fnmatchcase(seen.verb, verb)
-            and fnmatchcase(seen.resource, resource)
-            and fnmatchcase(seen.name, name)
-            and status in (None, seen.status)
-            for seen in list(self.requests)
-        )
 
     def sent(self, *verbs: str) -> int:
         """The bytes of the answers to these."""
@@ -145,11 +128,7 @@ class Proxy(Relay):
             if connection.transport is not None:
                 connection.transport.abort()
 
-    async def _silence(self) -> None:
-        self._speaks.clear()
-
     async def _heal(self) -> None:
-        self._speaks.set()
         self.healed.set()
         self.healed = asyncio.Event()
 
@@ -169,7 +148,6 @@ class Proxy(Relay):
             if self.bodies is not None:
                 self.bodies.append(body)
         self.requests.append(seen)
-        await self._speaks.wait()
         rule = next((rule for rule in list(self._rules) if rule.takes(seen, self._chance)), None)
         if rule is not None:
             answer = await rule.fault.happen(self, request, seen)

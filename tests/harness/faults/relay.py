@@ -12,7 +12,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from tests.harness.faults.kinds import HALF_A_LINE, Dropped, Seen, abort
+from tests.harness.faults.kinds import Dropped, Seen, abort
 
 _HOPS = frozenset({"connection", "keep-alive", "transfer-encoding", "upgrade", "te", "trailer", "host"})
 
@@ -30,8 +30,7 @@ class Relay:
         self._work = set[asyncio.Future[None]]()
 
     async def begin(self) -> None:
-        self._speaks, self.healed = asyncio.Event(), asyncio.Event()
-        self._speaks.set()
+        self.healed = asyncio.Event()
         connector = aiohttp.TCPConnector(limit=0, ssl=self.tls)
         self._client = aiohttp.ClientSession(
             connector=connector,
@@ -112,7 +111,6 @@ class Relay:
                 await asyncio.wait({getting, ended}, return_when=asyncio.FIRST_COMPLETED)
                 if ended.done():
                     break
-                await self._speaks.wait()
                 line = getting.result()
                 if not line:
                     await response.write_eof()
@@ -122,7 +120,7 @@ class Relay:
                 left = left - 1 if left is not None else None
             ending = ended.result() if ended.done() else (drop.ending if drop is not None else None)
             if ending:
-                await response.write((ending if ending == HALF_A_LINE else ending + "\n").encode())
+                await response.write(ending.encode())
             await abort(request)
         finally:
             del self._open[ended]

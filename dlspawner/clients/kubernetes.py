@@ -69,8 +69,6 @@ PatchType = Literal["merge", "strategic", "json"]
 PAGE = 200
 # The server ends a watch after this long; a connection that died silently is noticed a little later.
 WATCH_SECONDS = 240
-# One watch event is one object; etcd refuses objects above 1.5 MiB, JSON escapes may double that.
-LONGEST_EVENT = 8 * 2**20
 _IN_CLUSTER_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _PATCH_TYPES = {
     "merge": "application/merge-patch+json",
@@ -333,8 +331,6 @@ class KubernetesClient:
             async for chunk in _chunks(response):
                 buffer += chunk
                 *lines, buffer = buffer.split(b"\n")
-                if len(buffer) > LONGEST_EVENT:
-                    raise KubernetesUnavailable(f"an event of {kind.plural} is longer than {LONGEST_EVENT} bytes")
                 for line in lines:
                     if line.strip():
                         yield _event(bytes(line))

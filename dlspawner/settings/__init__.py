@@ -18,7 +18,7 @@ from typing import Any
 from dlspawner.core.config import DEFAULT_TEAM, ClusterConfig, TeamsConfig
 from dlspawner.core.template import Template
 from dlspawner.errors import InvalidConfiguration
-from dlspawner.settings.cluster_file import DEFAULT, check_queues, checked_without, read_cluster, unread
+from dlspawner.settings.cluster_file import DEFAULT, check_queues, read_cluster
 from dlspawner.settings.document import Problems, read
 from dlspawner.settings.teams_file import read_teams
 from dlspawner.settings.template_file import read_template
@@ -26,6 +26,8 @@ from dlspawner.settings.template_file import read_template
 __all__ = ["Settings", "Stamps", "load", "load_texts", "stamps"]
 
 Stamps = tuple[tuple[str, int, int, int], ...]
+
+UNCHECKED = "Until this is mended, teams and templates are not checked against this file."
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +63,16 @@ def load(
     cluster_root = read(Path(cluster_file), problems) if cluster_file is not None else None
     teams_root = read(Path(teams_file), problems) if teams_file is not None else None
     cluster = DEFAULT if cluster_root is None else read_cluster(cluster_root, names, special_namespace)
-    if cluster_file is not None:
-        _leave_unchecked(unread(cluster_root, problems), str(cluster_file), problems)
+    wrong = next((index for index, problem in enumerate(problems.found) if problem.file == str(cluster_file)), None)
+    problems.wrong_cluster = wrong is not None
     teams = TeamsConfig() if teams_root is None else read_teams(teams_root, cluster, names)
     if cluster_root is not None and teams_root is not None:
         check_queues(cluster_root, [DEFAULT_TEAM, *(team.name for team in teams.teams)])
     known_teams = None if teams_root is None else [team.name for team in teams.teams]
     templates = [read_template(name, root, cluster, known_teams, start_timeout) for name, root in roots.items()]
+    if wrong is not None and problems.left_out:
+        known = problems.found[wrong]
+        problems.found[wrong] = replace(known, sentence=f"{known.sentence} {UNCHECKED}")
     if problems.found:
         raise InvalidConfiguration(problems.in_order())
     templates.sort(key=lambda template: (template.name != cluster.default_template, template.order))
@@ -102,15 +107,6 @@ def stamps(templates: Path, cluster: Path, teams: Path) -> Stamps:
         else:
             found.append((file.name, status.st_ctime_ns, status.st_mtime_ns, status.st_size))
     return tuple(found)
-
-
-def _leave_unchecked(parts: frozenset[str], file: str, problems: Problems) -> None:
-    """Leaves out problems that depend on unreadable values; the file's first problem covers them."""
-    problems.unread = parts
-    first = next((index for index, problem in enumerate(problems.found) if problem.file == file), None)
-    if parts and first is not None:
-        known = problems.found[first]
-        problems.found[first] = replace(known, sentence=f"{known.sentence} {checked_without(parts)}")
 
 
 def _template_files(directory: str | Path | None, problems: Problems) -> list[Path]:

@@ -23,10 +23,9 @@ from dlspawner.core.config import (
     Toleration,
 )
 from dlspawner.core.gpus import CLAIM, KAI_FRACTION, KAI_MEMORY
-from dlspawner.core.text import listed
 from dlspawner.core.units import GPU
 from dlspawner.core.unix_account import LARGEST, NOBODY, UidRange
-from dlspawner.settings.document import Entry, Problems, Section, did_you_mean
+from dlspawner.settings.document import Entry, Section, did_you_mean
 from dlspawner.settings.policy_sections import (
     CPU_JOBS,
     read_cpu_jobs,
@@ -75,42 +74,6 @@ class Sharing(Enum):
     HAMI = "hami"
     ALNAIR = "alnair"
     KAI = "kai"
-
-
-# The parts against which teams and templates are checked, as named in sentences.
-_CHECKED_AGAINST = {
-    "gpu_types": "GPU types",
-    "priorities": "priorities",
-    "special_permissions": "special permissions",
-    "accounts": "range of uids",
-    "host_ports": "ports of the host",
-    "extended_resources": "extended resources",
-}
-
-
-def unread(root: Entry | None, problems: Problems) -> frozenset[str]:
-    """Returns the parts that could not be read: references to them in other files may be right, and are no problems."""
-    if root is None or not isinstance(root.value, dict):
-        return frozenset(_CHECKED_AGAINST)
-    wrong = {problem.path for problem in problems.found if problem.file == root.file}
-    others = root.value.keys() - set(_KEYS)
-
-    def is_unread(part: str) -> bool:
-        found = root.value.get(part)
-        if found is None:  # it may exist under a misspelled name
-            return "." in wrong or any(part == "gpu_types" or did_you_mean(other, [part]) for other in others)
-        if not isinstance(found.value, list | None if part == "special_permissions" else dict | None):
-            return True
-        below = any(path.startswith((f"{part}.", f"{part}[")) for path in wrong)
-        return below and part in {"accounts", "special_permissions", "host_ports"}  # the others' names are known
-
-    return frozenset(part for part in _CHECKED_AGAINST if is_unread(part))
-
-
-def checked_without(parts: frozenset[str]) -> str:
-    """Returns the note about checks of the other files that were left out."""
-    named = listed(title for part, title in _CHECKED_AGAINST.items() if part in parts)
-    return f"Until this is mended, teams and templates are checked without the cluster's {named}."
 
 
 def read_cluster(root: Entry, templates: Collection[str], special_namespace: str | None = None) -> ClusterConfig:

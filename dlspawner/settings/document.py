@@ -27,21 +27,18 @@ from dlspawner.errors import Problem
 
 _TAG = "tag:yaml.org,2002:"
 _SCALARS = frozenset({"str", "int", "float", "bool", "null", "timestamp"})
-_DEEPEST, _LARGEST = 60, 50_000
-_NO_TEXT = re.compile("[\0\ud800-\udfff]")  # unfit for pages and for programs
-_LARGEST_NUMBER = 10**18
-
-_UNWRITABLE = "holds a character that no text may hold (\\0, or half of one)."
+_DEEPEST = 60
 
 _Kind = TypeVar("_Kind", bound=Enum)
 
 
 @dataclass(slots=True)
 class Problems:
-    """All problems so far, in all files; ``unread`` are the parts against which nothing can be checked."""
+    """All problems so far, in all files. With a ``wrong_cluster`` file what contradicts it is ``left_out``."""
 
     found: list[Problem] = field(default_factory=list)
-    unread: frozenset[str] = frozenset()
+    wrong_cluster: bool = False
+    left_out: bool = False
 
     def in_order(self) -> list[Problem]:
         """Returns the problems file by file in the order of reading, each from its top to its end."""
@@ -64,9 +61,11 @@ class Entry:
     path: str
     problems: Problems = field(repr=False, compare=False)
 
-    def problem(self, sentence: str, *, against: str | None = None) -> None:
-        """Adds a problem, unless ``against``, the part of another file that contradicts, is unread."""
-        if against not in self.problems.unread:
+    def problem(self, sentence: str, *, against_cluster: bool = False) -> None:
+        """Adds a problem, unless the cluster file, which contradicts, is wrong itself."""
+        if against_cluster and self.problems.wrong_cluster:
+            self.problems.left_out = True
+        else:
             self.problems.add(self.file, self.line, self.path, sentence)
 
     def plain(self) -> Any:
@@ -272,17 +271,14 @@ def read(path: Path, problems: Problems) -> Entry | None:
 
 @dataclass(slots=True)
 class _Builder:
-    """Turns YAML nodes into entries; counts them, because aliases can make a small file endless."""
+    """Turns YAML nodes into entries."""
 
     file: str
     problems: Problems
-    count: int = 0
 
     def build(self, node: yaml.Node, path: str, depth: int) -> Entry:
-        self.count += 1
-        if depth > _DEEPEST or self.count > _LARGEST:
-            if self.count <= _LARGEST + 1 or depth > _DEEPEST:
-                self._problem(node, path, "the file is too large or too deep here (an alias of itself?).")
+        if depth > _DEEPEST:
+            self._problem(node, path, "the file is too deep here (an alias of itself?).")
             return self._entry(None, node, path)
         if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
             return self._entry(self._mapping(node, path, depth), node, path)
@@ -303,9 +299,6 @@ class _Builder:
                 self._problem(key_node, below, f"this key is already in line {built[key].line}.")
                 continue
             child = self.build(value_node, below, depth + 1)
-            if _NO_TEXT.search(key):
-                self._problem(key_node, path, _UNWRITABLE)
-                continue
             built[key] = Entry(child.value, self.file, key_node.start_mark.line + 1, below, self.problems)
         return built
 
@@ -314,9 +307,6 @@ class _Builder:
         if not isinstance(node, yaml.ScalarNode) or kind not in _SCALARS:
             self._problem(node, path, f"the tag {node.tag.replace(_TAG, '!!')} is not read here.")
             return None
-        if _NO_TEXT.search(node.value):
-            self._problem(node, path, _UNWRITABLE)
-            kind = "null"
         if kind == "null":
             return None
         if kind in {"str", "timestamp"}:
@@ -325,13 +315,10 @@ class _Builder:
             value = yaml.SafeLoader("").construct_object(node)
         except (ValueError, OverflowError, LookupError):  # `!!bool perhaps` is the last
             return node.value
-        if isinstance(value, int) and abs(value) > _LARGEST_NUMBER:
-            self._problem(node, path, "the number is too large.")
-        elif isinstance(value, float) and not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             self._problem(node, path, "must be a finite number.")
-        else:
-            return value
-        return None
+            return None
+        return value
 
     def _entry(self, value: Any, node: yaml.Node, path: str) -> Entry:
         return Entry(value, self.file, node.start_mark.line + 1, path, self.problems)

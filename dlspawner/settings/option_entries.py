@@ -133,19 +133,18 @@ def _pattern(section: Section, kind: OptionKind) -> str | None:
 
 def _check_default(option: Option, entry: Entry, cluster: ClusterConfig) -> None:
     names = [kind.name for kind in cluster.gpu_types]
-    against = {"gpu_type": "gpu_types", "priority": "priorities"}.get(option.name)
     if option.name == "gpu_type":
         for choice in option.choices:
             if choice.value not in names:
                 have = f"The cluster has: {', '.join(names) or 'none'}."
-                entry.problem(f"there is no GPU type “{choice.value}”. {have}", against=against)
+                entry.problem(f"there is no GPU type “{choice.value}”. {have}", against_cluster=True)
         option = replace(option, choices=option.choices or tuple(OptionChoice(name, name) for name in names))
     if option.name == "priority":
         levels = [one.name for one in cluster.priorities]
         for choice in option.choices:
             if choice.value not in levels:
                 have = f"The cluster has: {', '.join(levels)}."
-                entry.problem(f"there is no priority “{choice.value}”. {have}", against=against)
+                entry.problem(f"there is no priority “{choice.value}”. {have}", against_cluster=True)
         option = replace(option, choices=option.choices or tuple(OptionChoice(name, name) for name in levels))
     for choice in option.choices if option.kind in _TEXTUAL else ():
         wrong = check_value(replace(option, choices=()), choice.value)
@@ -156,4 +155,6 @@ def _check_default(option: Option, entry: Entry, cluster: ClusterConfig) -> None
     elif option.default is not None:
         wrong = check_value(option, option.default)
         if wrong is not None:
-            entry.problem(f"the default is not allowed: {wrong}", against=against)
+            entry.problem(
+                f"the default is not allowed: {wrong}", against_cluster=option.name in {"gpu_type", "priority"}
+            )

@@ -1,20 +1,19 @@
 """The ``pod:`` of a template: checks that it is a mergeable PodSpec fragment, and within the permissions.
 
-Kubernetes silently drops unknown fields, so names are checked here. Requests of a pod to its node (root, privileges,
-the host's network, paths or devices) need a special permission, which the template must name and ``cluster.yaml`` must
-switch on: together they are what Pod Security *restricted* refuses in the jobs' namespace. The final manifest decides
-in the end (`core.permissions`); the problems here name the line that needs a permission. Deep values are left to
-Kubernetes, which refuses them with a sentence of its own.
+Kubernetes silently drops unknown fields, so names are checked here. What needs a special permission (root, privileges,
+the host's network, paths or devices), which the template must name and ``cluster.yaml`` must switch on, is judged as in
+the final manifest, by `core.launch.security`. Deep values are left to Kubernetes, which refuses them with a sentence of
+its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from dlspawner.core.config import SpecialPermission
 from dlspawner.core.launch import rendering
 from dlspawner.core.launch.pod import VISIBLE_DEVICES
-from dlspawner.core.launch.security import VOLUME_TYPES, of_capability
+from dlspawner.core.launch.security import VOLUME_TYPES, disallowed, restricted
 from dlspawner.core.template import MAIN_CONTAINER
 from dlspawner.settings.document import Entry
 
@@ -31,9 +30,8 @@ _CONTAINER_FIELDS = """
     resources restartPolicy restartPolicyRules securityContext startupProbe stdin stdinOnce terminationMessagePath
     terminationMessagePolicy tty volumeDevices volumeMounts workingDir
 """
-_IDS = frozenset({"runAsUser", "runAsGroup", "fsGroup"})
 # The job's user and groups: no option may decide them, nor write a 0 that would need a permission.
-_NUMBERS = _IDS | {"supplementalGroups", "runAsNonRoot"}
+_NUMBERS = frozenset({"runAsUser", "runAsGroup", "fsGroup", "supplementalGroups", "runAsNonRoot"})
 _POD_KEYS, _CONTAINER_KEYS = _POD_FIELDS.split(), _CONTAINER_FIELDS.split()
 
 # The fields of a job that no option may set.
@@ -49,7 +47,7 @@ _NOT_HERE = {
 
 def check_pod(pod: Entry, *, ssh: bool, image: bool, allowed: Collection[SpecialPermission]) -> None:
     """Reports problems of the fragment; ``allowed`` are the special permissions of the template."""
-    spec = pod.section(_POD_KEYS)
+    known, spec = len(pod.problems.found), pod.section(_POD_KEYS)
     for key, why in _NOT_HERE.items():
         if key in spec.entries:
             spec.entries[key].problem(f"is not for a template: {why}")
@@ -61,15 +59,30 @@ def check_pod(pod: Entry, *, ssh: bool, image: bool, allowed: Collection[Special
         _check_name(volume, "volume")
         for kind in sorted(set(_keys(volume)) - _VOLUME_TYPES - {"name"}):
             volume.problem(f"{kind} is no volume that a job may have; make it a PersistentVolumeClaim and name that.")
+        if "hostPath" in _keys(volume):
+            _check_host_path(volume.entries()["hostPath"])
     main = next((one for one in spec.items("containers") if _name(one) == MAIN_CONTAINER), None)
     if main is not None:
         _check_main(main, ssh=ssh, image=image)
-    for entry, special, what in _special_wishes(pod):
-        if special not in allowed:
-            entry.problem(
-                f"{what} needs the special permission {special.value}: name it in the template's "
-                f"special_permissions and switch it on in the cluster's."
-            )
+    for entry in pod.walk():
+        key = entry.path.rpartition(".")[2]
+        if _leaves_person_open(key, entry):
+            entry.problem(f"{key} must be written out, without holes.")
+    if len(pod.problems.found) == known:
+        _check_permissions(pod, allowed)
+
+
+def _check_permissions(pod: Entry, allowed: Collection[SpecialPermission]) -> None:
+    try:
+        found = disallowed(restricted({"spec": pod.plain()}), allowed)
+    except (AttributeError, TypeError, ValueError):
+        pod.problem("is no PodSpec: a list, a mapping or a text is where something else belongs.")
+        return
+    for use in found:
+        pod.problem(
+            f"{use.what} needs the special permission {use.special.value}: name it in the template's "
+            "special_permissions and switch it on in the cluster's."
+        )
 
 
 def _check_container(container: Entry, names: dict[str, int]) -> None:
@@ -115,46 +128,6 @@ def _name(entry: Entry) -> str:
     return found.value if found is not None and isinstance(found.value, str) else ""
 
 
-def _special_wishes(pod: Entry) -> Iterator[tuple[Entry, SpecialPermission, str]]:
-    """Yields everything in the fragment that reaches beyond the container, at any depth."""
-    for entry in pod.walk():
-        key = entry.path.rpartition(".")[2]
-        if entry.value is None:
-            continue
-        what = _privilege(key, entry)
-        if what:
-            yield entry, SpecialPermission.PRIVILEGED, what
-        elif key == "allowPrivilegeEscalation" and entry.value is not False:
-            yield entry, SpecialPermission.ROOT, key
-        elif key in {"add", "drop"} and ".capabilities." in entry.path:
-            yield from _capabilities(key, entry)
-        elif key in {"hostNetwork", "hostPID", "hostIPC", "hostPort"} and entry.value is not False:
-            yield entry, SpecialPermission.HOST_NETWORK, key
-        elif key == "host" and ("Probe." in entry.path or ".lifecycle." in entry.path):
-            yield entry, SpecialPermission.HOST_NETWORK, "a probe of another host"
-        elif (key in _IDS and entry.value == 0) or (key == "runAsNonRoot" and entry.value is False):
-            yield entry, SpecialPermission.ROOT, f"{key} {entry.plain()}"
-        elif key == "supplementalGroups" and _has(entry, 0):
-            yield entry, SpecialPermission.ROOT, "supplementalGroups with 0"
-        elif _leaves_person_open(key, entry):
-            entry.problem(f"{key} must be written out, without holes.")
-        elif key == "hostPath" and entry.value is not False:
-            yield entry, SpecialPermission.HOST_PATHS, key
-            _check_host_path(entry)
-        elif key in {"volumeDevices", "resourceClaims"} and entry.value:
-            yield entry, SpecialPermission.DEVICES, key
-
-
-def _capabilities(key: str, entry: Entry) -> Iterator[tuple[Entry, SpecialPermission, str]]:
-    plain = entry.plain()
-    if key == "drop" and not _has(entry, "ALL"):
-        yield entry, SpecialPermission.ROOT, "keeping capabilities (drop without ALL)"
-    elif key == "add" and plain:
-        names = plain if isinstance(plain, list) else [plain]
-        needs = {of_capability(name) for name in names}
-        yield from ((entry, special, "adding capabilities") for special in SpecialPermission if special in needs)
-
-
 def _check_host_path(entry: Entry) -> None:
     """A path on the node may depend on the job's owner, but on no chosen value, nor on the server's name."""
     for part in entry.walk():
@@ -167,19 +140,3 @@ def _leaves_person_open(key: str, entry: Entry) -> bool:
     if key == "supplementalGroupsPolicy":
         return any(rendering.find_placeholders(entry.plain()))
     return key in _NUMBERS and any(isinstance(one.value, str) for one in entry.walk())
-
-
-def _privilege(key: str, entry: Entry) -> str:
-    """Returns the container's rights that are looser than *restricted*; empty if none are."""
-    if key in {"privileged", "procMount", "hostProcess"} and entry.value is not False:
-        return key
-    if key in {"seLinuxOptions", "sysctls"} and entry.value:
-        return key
-    if key == "type" and entry.value == "Unconfined":
-        return f"{entry.path.split('.')[-2]} Unconfined"
-    return ""
-
-
-def _has(entry: Entry, wanted: object) -> bool:
-    plain = entry.plain()
-    return isinstance(plain, list) and wanted in plain

@@ -67,11 +67,12 @@ def _quota(kind: str, entry: Entry, cluster: ClusterConfig) -> TeamQuota:
     names = [gpu_type.name for gpu_type in cluster.gpu_types]
     if kind not in names:
         have = f"The cluster has: {', '.join(names)}." if names else "The cluster has none."
-        entry.problem(f"there is no GPU type “{kind}”{did_you_mean(kind, names)}. {have}", against="gpu_types")
+        entry.problem(f"there is no GPU type “{kind}”{did_you_mean(kind, names)}. {have}", against_cluster=True)
     found, gpus = cluster.gpu_type(kind), entry.gpus(0, _MOST_GPUS)
     number = gpus / (found.share if found else 1)
     if number.denominator != 1:
-        entry.problem(f"{show(entry.value)} is no whole number of {found.share if found else 1} GPU.")
+        share = found.share if found else 1
+        entry.problem(f"{show(entry.value)} is no whole number of {share} GPU.", against_cluster=True)
     # What so many units count as: 7 of 1/7 are 0.994.
     return TeamQuota(kind, Fraction(int(number) * found.milli, GPU) if found else gpus)
 
@@ -80,7 +81,7 @@ def _extended(name: str, entry: Entry, cluster: ClusterConfig) -> tuple[str, int
     names = [one.name for one in cluster.extended_resources]
     if name not in names:
         found = f"there is no “{name}” in the cluster's extended_resources{did_you_mean(name, names)}."
-        entry.problem(found, against="extended_resources")
+        entry.problem(found, against_cluster=True)
     return name, entry.integer(0, _MOST_GPUS)
 
 
@@ -107,7 +108,7 @@ def _priorities(team: Section, cluster: ClusterConfig) -> tuple[str, ...]:
             entry.problem(
                 f"there is no priority “{entry.value}”{did_you_mean(entry.value, known)}. "
                 f"The cluster has: {', '.join(known)}.",
-                against="priorities",
+                against_cluster=True,
             )
     return team.texts("priorities")
 
@@ -150,9 +151,8 @@ def _check_path(entry: Entry, path: str, others: list[str]) -> None:
 def _gid(team: Section, cluster: ClusterConfig) -> int | None:
     gid = team.maybe_integer("gid", 100, LARGEST)
     if gid is not None and (gid in cluster.accounts or gid in NOBODY):
-        against = None if gid in NOBODY else "accounts"
         whose = "nobody's" if gid in NOBODY else "in the range of people's own numbers (accounts: in the cluster file)"
-        team.entries["gid"].problem(f"{gid} is {whose}; choose another.", against=against)
+        team.entries["gid"].problem(f"{gid} is {whose}; choose another.", against_cluster=gid not in NOBODY)
     return gid
 
 

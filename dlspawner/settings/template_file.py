@@ -92,8 +92,7 @@ def read_template(
         pod=_pod(file),
     )
     _check_engine(file, cluster)
-    known = "special_permissions" not in root.problems.unread
-    _check(template, file, special & cluster.special if known else special)
+    _check(template, file, special if root.problems.wrong_cluster else special & cluster.special)
     if start_timeout is not None:
         _check_grace(template, root, start_timeout)
     return template
@@ -120,9 +119,7 @@ def _who(file: Section, teams: Collection[str] | None) -> tuple[str, ...]:
 def _special(entry: Entry, cluster: ClusterConfig) -> SpecialPermission:
     special = entry.one_of(SpecialPermission)
     if special not in cluster.special:
-        entry.problem(
-            f"{special.value} is not switched on in the cluster's special_permissions.", against="special_permissions"
-        )
+        entry.problem(f"{special.value} is not switched on in the cluster's special_permissions.", against_cluster=True)
     return special
 
 
@@ -245,7 +242,7 @@ def _ports(file: Section, cluster: ClusterConfig) -> tuple[JobPorts, ...]:
         ports.append(port)
     found = file.get("ports")
     if found is not None and cluster.host_ports is None:
-        found.problem("the cluster file has no host_ports to assign from: give it a range.", against="host_ports")
+        found.problem("the cluster file has no host_ports to assign from: give it a range.", against_cluster=True)
     return tuple(ports)
 
 

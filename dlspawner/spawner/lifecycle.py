@@ -30,6 +30,7 @@ from dataclasses import replace
 from functools import partial
 from ssl import SSLContext
 from typing import Any
+from urllib.parse import urlsplit
 
 from jupyterhub.orm import APIToken
 from jupyterhub.utils import make_ssl_context, url_path_join
@@ -48,7 +49,6 @@ from dlspawner.spawner.start import StartingSpawner
 # Between the end of a pod's grace period and its disappearance: the node's report, and the watch.
 _STOP_SECONDS = 30
 
-_PARENT_LOOKS = ContextVar("the parent looks", default=False)  # in its poll, which looks at the pod for itself
 # In the task of a start that has failed, and in those of the hooks that it calls: that start.
 _CLEARS_UP: ContextVar[asyncio.Future[Any] | None] = ContextVar("clears up", default=None)
 
@@ -116,19 +116,17 @@ class LifecycleSpawner(StartingSpawner):
         if pod is not None and not (self._start_pending or self._stop_pending or self._ended):
             await self._mend_children(pod)
         if pod is not None and self.is_pod_running(pod) and self._knows_address(pod):
-            await self._follow_address()
+            self._follow_address(pod)
         return None
 
-    async def _follow_address(self) -> None:
-        """Let the parent keep the Hub's idea of the pod's address up to date.
-
-        It looks again, and stops a pod that has ended since: how it has ended would be lost. The next poll tells that.
-        """
-        looking = _PARENT_LOOKS.set(True)
-        try:
-            await super().poll()
-        finally:
-            _PARENT_LOOKS.reset(looking)
+    def _follow_address(self, pod: PodDict) -> None:
+        """Keep the Hub's idea of the pod's address up to date, as the parent's poll, which looks for a pod again."""
+        now, known = str(self._get_pod_url(pod)), self.server.url if self.server else ""
+        host, port = urlsplit(now).hostname, reach.port_of(now)
+        if known and (host, port) != (urlsplit(known).hostname, reach.port_of(known)):
+            self.log.warning("pod=%s has another address now: %s:%s", self.pod_key, host, port)
+            self.server.ip, self.server.port = host, port
+            self._commit()
 
     async def _has_ended(self, pod: PodDict | None, judged: pod_status.Terminated) -> int | None:
         """Remember why and let the pod go; ``None`` as long as the Hub must not hear of it yet."""
@@ -204,10 +202,10 @@ class LifecycleSpawner(StartingSpawner):
 
         Does nothing inside a start: KubeSpawner stops a pod whose Service, Secret or hook has failed, and the reason
         would be lost when the start's time is over before the pod is gone. The Hub (5.5 to 6.1) stops what a failed
-        start has left; one that is killed before finds the pod as any other, because its state is saved. Nor inside
-        KubeSpawner's poll, nor after a start that has left its pods to an engine.
+        start has left; one that is killed before finds the pod as any other, because its state is saved. Nor after
+        a start that has left its pods to an engine.
         """
-        if self._in_start or _PARENT_LOOKS.get() or self._left_in_cluster:
+        if self._in_start or self._left_in_cluster:
             return
         # The Hub forgets a server whose stop has failed: nothing ends a stop but an answer of the API server.
         with suppress(StartRefused):

@@ -16,8 +16,8 @@ Ended is a pod, with its grace period, that
 6. has been all this for ``orphan_seconds`` without a break, counted by this process: whoever starts a Hub with the
    wrong database finds the warning in its log before any pod is ended.
 
-With ``enable_user_namespaces`` it is only warned of: the watch spans the cluster, and the address that most Hubs have
-in it (http://hub:8081/hub/api) tells them apart within a namespace only.
+Not with ``enable_user_namespaces``: the watch spans the cluster, and the address that most Hubs have in it
+(http://hub:8081/hub/api) tells them apart within a namespace only.
 
 The next start of the same server does not wait for any of this: it ends the pod of its name itself.
 
@@ -114,7 +114,6 @@ class OrphanCheck:
     users: Mapping[Any, Any]
     address: str
     keep_ended: bool
-    only_warns: bool
     orphans: Orphans
 
 
@@ -122,7 +121,7 @@ def look_after(spawner: Any, key: Any) -> None:
     """See to it that the pods which this spawner's watch follows are looked after, once per watch."""
     users = (getattr(spawner.user, "settings", None) or {}).get("users")
     seconds = spawner.configured("orphan_seconds")
-    if users is None or not seconds:
+    if users is None or not seconds or spawner.enable_user_namespaces:
         return
     watch, task = _tasks.get(key, (None, None))
     if task is not None and not task.done():
@@ -140,7 +139,6 @@ def look_after(spawner: Any, key: Any) -> None:
         users,
         address,
         not spawner.configured("delete_stopped_pods"),
-        bool(spawner.enable_user_namespaces),
         Orphans(seconds),
     )
     _tasks[key] = looking.pods.watch, asyncio.create_task(_look_after(looking), name=f"orphans of {key}")
@@ -159,11 +157,10 @@ async def _look(looking: OrphanCheck) -> None:
     pods, orphans, log = looking.pods.watch.pods, looking.orphans, looking.pods.log
     found = await _found(looking, pods)
     new, due = orphans.due(found, asyncio.get_running_loop().time())
-    span = text.duration(orphans.seconds)
-    end = "left alone, it may be another Hub's" if looking.only_warns else f"ended after {span}"
     for key in new:
-        log.warning("pod=%s belongs to no server of this Hub and is %s", key, end)
-    for key in () if looking.only_warns else due:
+        span = text.duration(orphans.seconds)
+        log.warning("pod=%s belongs to no server of this Hub and is ended after %s", key, span)
+    for key in due:
         namespace, _, name = key.partition("/")
         requests, pod = replace(looking.pods, namespace=namespace, name=name), pods.get(key)
         with suppress(StartRefused):  # the log has it, and the next look tries again

@@ -39,7 +39,6 @@ import asyncio
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from itertools import chain, repeat
 from typing import Any
 
@@ -328,7 +327,6 @@ def _when(event: PodDict) -> str:
 
 # JupyterHub gives a start up after start_timeout without a word of ours: we are so much earlier, to give the reason.
 _EARLIER_SECONDS = 5.0
-_LAST_LOOK_SECONDS = 1.0
 
 
 def look_pauses() -> Iterator[float]:
@@ -365,7 +363,7 @@ class StartMonitor:
         tracing.event("pod: created")
         seen, pod, closer = False, None, None
         ahead = look_pauses()
-        look_at = self._look_at(next(ahead))
+        look_at = _now() + next(ahead)
         while True:
             latest = self._latest(created)
             seen = seen or uid(self._gone) == uid(created)
@@ -373,7 +371,7 @@ class StartMonitor:
                 # The watch may be behind the creation; once it has seen the pod, none is a pod that was removed.
                 pod, seen, closer = latest, True, None
                 ahead = look_pauses()
-                look_at = self._look_at(next(ahead))
+                look_at = _now() + next(ahead)
             if seen:
                 tracing.pod_seen(latest or {})
                 self._judge(latest, created)
@@ -385,12 +383,7 @@ class StartMonitor:
                 continue
             if _now() >= look_at:
                 closer = await self._look(pod, closer)
-                look_at = self._look_at(next(ahead))
-
-    def _look_at(self, pause: float) -> float:
-        """When to look closer next; nothing is given up without a last look."""
-        last = self.since + self.seconds - min(_LAST_LOOK_SECONDS, self.seconds / 4)
-        return min(_now() + pause, last) if _now() < last else _now() + pause
+                look_at = _now() + next(ahead)
 
     def _latest(self, created: PodDict) -> PodDict | None:
         latest: PodDict | None = self.pods.watch.pods.get(self.pods.key)
@@ -471,34 +464,15 @@ class StartMonitor:
     async def _asked(
         self, pod: PodDict | None, known: StartProblem | ImagePull | None
     ) -> StartProblem | ImagePull | None:
-        news = await self._read()
+        news = await self.pods.look()
         # The end of a pull changes the pod: until then there is nothing more to learn.
         if pod is None or _version(news) not in (None, _version(pod)) or isinstance(known, ImagePull):
             return known
         if (pod.get("spec") or {}).get("nodeName"):
             events = await self.pods.events("Pod", pod["metadata"]["name"], uid(pod))
             own = self.own | {naming.ssh_object(self.pods.name)}
-            return of_events(events, own) or self._as_seen_here(pulled_image(events))
+            return of_events(events, own) or pulled_image(events)
         return await self._claims(pod) if waits_for_claims(of_pod(pod)) else None
-
-    async def _read(self) -> PodDict | None:
-        """Reads the present pod and tells the watch, which may be silent."""
-        try:
-            news = await self.pods.requests.once(self.pods.api.read_namespaced_pod, self.pods.name, self.pods.namespace)
-        except ApiError as problem:
-            if problem.status == 404:
-                return None  # the watch tells what its end was
-            raise
-        self.pods.watch.learn(news)
-        return news
-
-    def _as_seen_here(self, pull: ImagePull | None) -> ImagePull | None:
-        """Nothing was pulled before the start or after now, whatever another machine's clock says."""
-        if pull is None:
-            return None
-        now = datetime.now(UTC)
-        began = now - timedelta(seconds=_now() - self.since)
-        return ImagePull(pull.image, min(max(pull.since, began), now))
 
     async def _claims(self, pod: PodDict) -> StartProblem | None:
         for name in claim_names(pod):

@@ -14,10 +14,10 @@ import sqlalchemy
 
 from dlspawner import cli
 from dlspawner.clients.kubernetes import NAMESPACES, SECRETS, KubernetesClient
+from dlspawner.devcluster import api
 from dlspawner.local.state import lock
 from dlspawner.manager.db.engine import open_engine, upgrade
 from tests.component.manager import databases
-from tests.harness import live_cluster
 
 HUB_SCHEMA = "ff1860e38070"  # one that JupyterHub 5 and 6 know
 
@@ -117,24 +117,25 @@ def test_a_database_of_postgresql(
 async def test_secrets_of_kubernetes_keep_what_helm_knows_them_by(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with live_cluster.running(tmp_path / "cluster"):
-        kubeconfig, saved = tmp_path / "cluster" / "kubeconfig", str(tmp_path / "saved")
+    server = await api.start(tmp_path / "cluster")
+    kubeconfig, saved = server.kubeconfig, str(tmp_path / "saved")
 
-        async def run(command: str, namespace: str) -> int:
-            options = [f"--secrets={namespace}", f"--kubeconfig={kubeconfig}"]
-            return await asyncio.to_thread(cli.main, [command, saved, *options])
+    async def run(command: str, namespace: str) -> int:
+        options = [f"--secrets={namespace}", f"--kubeconfig={kubeconfig}"]
+        return await asyncio.to_thread(cli.main, [command, saved, *options])
 
-        async with await KubernetesClient.connect(kubeconfig) as client:
-            for name in ("one", "two"):
-                await client.create(NAMESPACES, {"metadata": {"name": name}})
-            annotations = {"meta.helm.sh/release-name": "dlspawner"}
-            kept = {"metadata": {"name": "hub", "annotations": annotations}, "data": {"token": "c2VjcmV0"}}
-            for secret in (kept, {"metadata": {"name": "of-another-product"}}):
-                await client.create(SECRETS, secret, "one")
-            assert await run("backup", "one") == 0
-            assert await run("restore", "one") == 1
-            assert "the Secrets hub exist in one" in capsys.readouterr().err
-            assert await run("restore", "two") == 0
-            (restored,) = await client.list(SECRETS, "two")
-            assert restored["data"] == kept["data"]
-            assert restored["metadata"]["annotations"] == annotations
+    async with await KubernetesClient.connect(kubeconfig) as client:
+        for name in ("one", "two"):
+            await client.create(NAMESPACES, {"metadata": {"name": name}})
+        annotations = {"meta.helm.sh/release-name": "dlspawner"}
+        kept = {"metadata": {"name": "hub", "annotations": annotations}, "data": {"token": "c2VjcmV0"}}
+        for secret in (kept, {"metadata": {"name": "of-another-product"}}):
+            await client.create(SECRETS, secret, "one")
+        assert await run("backup", "one") == 0
+        assert await run("restore", "one") == 1
+        assert "the Secrets hub exist in one" in capsys.readouterr().err
+        assert await run("restore", "two") == 0
+        (restored,) = await client.list(SECRETS, "two")
+        assert restored["data"] == kept["data"]
+        assert restored["metadata"]["annotations"] == annotations
+    await server.stop()

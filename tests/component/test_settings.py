@@ -210,15 +210,19 @@ WRONG_JOBS = {
         "pod: {containers: [{name: main, command: [x]}]}",
         "pod.containers[0]: the container main needs an image",
     ),
-    "the host's network": ("pod: {hostNetwork: true}", "pod.hostNetwork: hostNetwork needs the special"),
-    "the host's files": (
+    "a special permission of the pod": (
         "pod: {volumes: [{name: v, hostPath: {path: /}}]}",
-        "pod.volumes[0].hostPath: hostPath needs the special permission host_paths",
+        "pod: volume v (hostPath) needs the special permission host_paths: name it",
     ),
-    "the root group": (
-        "pod: {securityContext: {supplementalGroups: [5, 0]}}",
-        "pod.securityContext.supplementalGroups: supplementalGroups with 0 needs the special",
+    "a special permission of a container": (
+        "pod: {containers: [{name: notebook, securityContext: {runAsUser: 0}}]}",
+        "pod: container notebook: runAsUser 0 needs the special permission root: name it",
     ),
+    "a uid that somebody chooses": (
+        "pod: {containers: [{name: notebook, securityContext: {runAsUser: '${cpu}'}}]}",
+        "pod.containers[0].securityContext.runAsUser: runAsUser must be written out",
+    ),
+    "a text for a mapping": ("pod: {securityContext: none}", "pod: is no PodSpec: "),
     "a group that somebody chooses": (
         "pod: {securityContext: {supplementalGroups: [5, '${cpu}']}}",
         "pod.securityContext.supplementalGroups: supplementalGroups must be written out",
@@ -236,36 +240,6 @@ WRONG_JOBS = {
         "special_permissions[0]: privileged is not switched on",
     ),
     "an alias of itself": ("pod: &a\n  overhead: *a", "jobs/job.yaml:"),
-}
-
-# The same of a container's securityContext: what stands in it, and the problem from there on.
-WRONG_CONTEXTS = {
-    "root": ("runAsUser: 0", "runAsUser: runAsUser 0 needs the special permission root"),
-    "a uid that somebody chooses": ("runAsUser: '${cpu}'", "runAsUser: runAsUser must be written out"),
-    "a container without seccomp": (
-        "seccompProfile: {type: Unconfined}",
-        "seccompProfile.type: seccompProfile Unconfined needs",
-    ),
-    "capabilities that are kept": (
-        "capabilities: {drop: [NET_RAW]}",
-        "capabilities.drop: keeping capabilities (drop without ALL)",
-    ),
-    "a capability beyond those of any runtime": (
-        "capabilities: {add: [SYS_ADMIN]}",
-        "capabilities.add: adding capabilities needs",
-    ),
-    "a capability that every runtime gives": (
-        "capabilities: {add: [CHOWN]}",
-        "capabilities.add: adding capabilities needs the special permission root",
-    ),
-    "escalation": ("allowPrivilegeEscalation: true", "allowPrivilegeEscalation: allowPrivilegeEscalation needs"),
-}
-WRONG_JOBS |= {
-    name: (
-        f"pod: {{containers: [{{name: notebook, securityContext: {{{text}}}}}]}}",
-        f"pod.containers[0].securityContext.{problem}",
-    )
-    for name, (text, problem) in WRONG_CONTEXTS.items()
 }
 
 CLASSES = "scheduling: {priority_classes: {guaranteed: high, preemptible: low}}"
@@ -446,12 +420,6 @@ WRONG_TEAMS = {
         "  b: {quota: {a100: 0.5}}",
         "teams.b.quota.a100: 0.5 is no whole number of 1 GPU.",
     ),
-    "half a character": ('  b: {title: "\\ud800"}', "teams.b.title: holds a character that no text may hold"),
-    "the end of a text of C": ('  "b\\0": {}', "teams: holds a character that no text may hold"),
-    "a number of thousands of digits": (
-        "  b: {borrow_limit: 0x" + "f" * 5000 + "}",
-        "teams.b.borrow_limit: the number is too large.",
-    ),
     "an admin twice": ("  b: {admins: [x, x]}", "teams.b.admins[1]: “x” is already in line 4."),
     "blocked that is no list": ("blocked: eve", "blocked: must be a list, not “eve”."),
 }
@@ -546,40 +514,24 @@ def test_invalid_file(files: Files, text: str, problem: str) -> None:
     _one_problem(files.problems(), problem)
 
 
-WITHOUT = "Until this is mended, teams and templates are checked without the cluster's "
-ALL = "GPU types, priorities, special permissions, range of uids, ports of the host and extended resources."
-# How cluster.yaml is broken, how the one problem ends, and what the teams and the template say that is right.
-UNREAD = {
-    "no YAML": ("gpu_types: [", WITHOUT + ALL),
-    "an empty file": ("", WITHOUT + ALL),
-    "a section under another name": (CLUSTER.replace("gpu_types", "gpus"), WITHOUT + "GPU types."),
-    "priorities that are a list": (CLUSTER + "priorities: [urgent]", WITHOUT + "priorities."),
-    "permissions that do not exist": (CLUSTER + "special_permissions: [roof]", WITHOUT + "special permissions."),
-    "ports of the host that are none": (
-        CLUSTER + "special_permissions: [host_network]\nhost_ports: {range: many}",
-        WITHOUT + "ports of the host.",
-    ),
-    "extended resources that are a list": (CLUSTER + "extended_resources: [rdma/hca]", WITHOUT + "extended resources."),
-    "uids that are none": (CLUSTER + "accounts: {first_uid: me}", WITHOUT + "range of uids."),
+# How cluster.yaml is wrong: of nothing that teams and the template say of it is known that it is not right.
+WRONG_WHERE_OTHERS_LOOK = {
+    "no YAML": "gpu_types: [",
+    "an empty file": "",
+    "a section under another name": CLUSTER.replace("gpu_types", "gpus"),
+    "permissions that do not exist": CLUSTER + "special_permissions: [roof]",
+    "a mistake elsewhere": CLUSTER + "scheduling: {notice_seconds: -1}",
 }
 
 
-@pytest.mark.parametrize(("cluster", "end"), UNREAD.values(), ids=UNREAD)
-def test_an_unreadable_cluster_file_makes_no_problems_in_other_files(files: Files, cluster: str, end: str) -> None:
-    quota = TEAMS if end.endswith((ALL, "GPU types.")) else "teams:\n  vision:\n    admins: [ann]\n"
-    job = JOB + "options: {gpu_type: {default: a100}}\n" if quota is TEAMS else JOB
-    levels = "    priorities: [urgent]\n" if "priorities" in end else ""
-    gid = "    gid: 25000\n" if "uids" in end else ""
-    special = (
-        "special_permissions: [host_network]\npod: {hostNetwork: true}\n" if "permissions" in cluster + end else ""
-    )
-    special += "ports: [{name: nccl}]\n" if "host_ports" in cluster else ""
-    if "extended" in cluster:
-        levels += "    quota: {rdma/hca: 2}\n"
-    files.write(job=job + special, cluster=cluster, teams=quota + levels + gid)
+@pytest.mark.parametrize("cluster", WRONG_WHERE_OTHERS_LOOK.values(), ids=WRONG_WHERE_OTHERS_LOOK)
+def test_a_wrong_cluster_file_makes_no_problems_in_other_files(files: Files, cluster: str) -> None:
+    teams = "    priorities: [urgent]\n    gid: 25000\n  b:\n    quota: {rdma/hca: 2, h100: 1}\n"
+    job = "options: {gpu_type: {default: h100}}\nspecial_permissions: [host_network]\npod: {hostNetwork: true}\n"
+    files.write(job=f"{JOB}{job}ports: [{{name: nccl}}]\n", cluster=cluster, teams=TEAMS + teams)
     problems = files.problems()
     assert {problem.split(":")[0] for problem in problems} == {"cluster.yaml"}
-    assert sum(problem.endswith(end) for problem in problems) == 1
+    assert problems[0].endswith(settings.UNCHECKED)
 
 
 def test_problems_that_do_not_depend_on_the_cluster_file_are_reported_with_it(files: Files) -> None:
@@ -589,13 +541,6 @@ def test_problems_that_do_not_depend_on_the_cluster_file_are_reported_with_it(fi
         ["teams.yaml:4", "teams.b.quota.a100"],
         ["teams.yaml:4", "teams.b.gid"],
     ]
-
-
-def test_another_problem_of_the_cluster_file_leaves_all_checks(files: Files) -> None:
-    files.write(cluster=CLUSTER + "scheduling: {notice_seconds: -1}\n", teams=TEAMS + "  b: {quota: {h100: 1}}\n")
-    told = files.problems()
-    assert [problem.split(": ")[1] for problem in told] == ["scheduling.notice_seconds", "teams.b.quota.h100"]
-    assert "Until this is mended" not in told[0]
 
 
 SPECIAL = """\
@@ -629,7 +574,7 @@ def test_a_permission_that_the_cluster_lacks_is_a_problem_at_its_name_and_its_us
     told = [problem.partition(": ")[0:3:2] for problem in files.problems()]
     assert [(where, what.partition(":")[0]) for where, what in told] == [
         ("jobs/job.yaml:3", "special_permissions[0]"),
-        ("jobs/job.yaml:4", "pod.volumes[0].hostPath"),
+        ("jobs/job.yaml:4", "pod"),
     ]
 
 
@@ -659,7 +604,7 @@ def test_files_that_can_not_be_read_are_problems(files: Files) -> None:
     (files.root / "jobs/job.yaml").write_text("", encoding="utf-8")
     assert files.problems() == [
         "jobs/job.yaml:1: .: the file is empty.",
-        f"cluster.yaml:1: .: the file can not be read: No such file or directory. {WITHOUT}{ALL}",
+        "cluster.yaml:1: .: the file can not be read: No such file or directory.",
         "teams.yaml:1: .: the file is not UTF-8 text.",
     ]
 

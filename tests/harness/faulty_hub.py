@@ -33,7 +33,6 @@ async def as_named(spawner, auth_state):
     if name.startswith("stock"):
         spawner.templates_dir = ""
         spawner.cmd = ["python3", "-S", "-c", RESPONDER]
-        spawner.services_enabled = "services" in name
     spawner.k8s_api_request_retry_timeout = 2 if "brief" in name else 300
 
 c.Spawner.auth_state_hook = as_named

@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import sqlite3
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -64,7 +63,7 @@ c.KubeSpawner.k8s_api_request_retry_timeout = 600
 c.DLSpawner.orphan_seconds = 4
 
 def nowhere(spawner):
-    if spawner.name in ("pending", "doomed"):  # no node is right for their pods
+    if spawner.name == "pending":  # no node is right for its pod
         spawner.node_selector = {{{{"nowhere": "yes"}}}}
 
 c.Spawner.pre_spawn_hook = nowhere
@@ -186,10 +185,6 @@ class World:
                 key = base64.b64decode(child["data"]["ssh_host_ed25519_key.pub"]).decode().strip()
                 if key != pod["metadata"]["annotations"][naming.SSH_HOST_KEY_ANNOTATION]:
                     yield f"pod {name} announces another host key"
-
-    def backup(self, to: Path) -> None:
-        with sqlite3.connect(self.hub.state / "hub.sqlite") as source, sqlite3.connect(to) as target:
-            source.backup(target)
 
     def settled(self) -> None:
         last: list[str] = []

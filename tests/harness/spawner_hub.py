@@ -51,7 +51,6 @@ class Hub:
     namespace: str = "jobs"
     address: str = "127.0.0.1"  # where pods reach the Hub
     cluster: Path | None = None  # the kubeconfig of another cluster than the embedded one
-    proxy_pages: Path | None = None  # the proxy's page without an answer, in place of the Hub's own
     nodes: Path | None = None  # what the embedded one's nodes are, if not the usual ones
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     plane: planes.ControlPlane | None = None  # the real one beneath its nodes
@@ -153,7 +152,6 @@ class Hub:
         beside = Path(sys.prefix) / "node_modules" / ".bin" / "configurable-http-proxy"
         program = str(beside) if beside.exists() else "configurable-http-proxy"
         hub = f"http://{self.address}:{self.hub_port}"
-        pages = self.proxy_pages
         self.run(
             "proxy",
             program,
@@ -162,7 +160,7 @@ class Hub:
             "--api-ip=127.0.0.1",
             f"--api-port={self.api_port}",
             f"--default-target={hub}",
-            f"--error-path={pages}" if pages else f"--error-target={hub}{self.prefix}/hub/error",
+            f"--error-target={hub}{self.prefix}/hub/error",
         )
 
     def without_limits(self) -> Path:

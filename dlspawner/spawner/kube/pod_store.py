@@ -9,10 +9,8 @@ be said nowhere else.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from kubespawner.spawner import EventReflector, PodReflector
@@ -30,9 +28,6 @@ from dlspawner.spawner.kube.reflector import (
 )
 
 REMEMBERED = 1000  # pods that went; the Hub asks about each within its poll_interval
-EVENTS_OF_A_POD = 20
-PODS_WITH_EVENTS = 2000
-EVENTS_SECONDS = 2 * 3600.0  # since the last one of the pod; Kubernetes itself forgets them after one hour
 
 
 class ChangeWaiters:
@@ -100,13 +95,13 @@ class PodWatch(ObjectReflector, PodReflector):
         self._table.kept.update({key: pack(pod) for key, pod in pods.items()})
         self._waiters.wake_all()
 
-    async def on_list(self, objects: dict[str, CompactObject], version: int, *, restored: bool) -> None:
+    async def on_list(self, objects: dict[str, CompactObject], version: int) -> None:
         kept = self._table.kept
         for key, packed in objects.items():
-            if restored or packed.replaces(kept.get(key)):
+            if packed.replaces(kept.get(key)):
                 self._table.put(key, packed)
             await self.yield_loop()
-        self._drop_others(objects, 0 if restored else version)
+        self._drop_others(objects, version)
 
     def _drop_others(self, objects: Collection[str], version: int) -> None:
         """Drops the pods that were not listed; pods learned from answers since that ``version`` stay."""
@@ -171,25 +166,17 @@ class PodWatch(ObjectReflector, PodReflector):
                 await self.changed(key)
 
 
-@dataclass(slots=True)
-class PodEvents:
-    """The events of one pod, the latest last."""
-
-    events: OrderedDict[str, CompactObject] = field(default_factory=OrderedDict)
-    at: float = 0.0
-
-
 class EventWatch(ObjectReflector, EventReflector):
-    """A reflector of the events of pods: the latest of each pod, of the pods that were told of last."""
+    """A reflector of the events of pods, by pod; they go when Kubernetes forgets them, after an hour."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._pods: OrderedDict[str, PodEvents] = OrderedDict()
+        self._pods = defaultdict[str, dict[str, CompactObject]](dict)
         self._waiters = ChangeWaiters()
         super().__init__(*args, **kwargs)
 
     @property
     def resources(self) -> dict[str, Object]:
-        return {key: packed.read() for told in self._pods.values() for key, packed in told.events.items()}
+        return {key: packed.read() for told in self._pods.values() for key, packed in told.items()}
 
     @property
     def events(self) -> list[Object]:
@@ -198,51 +185,29 @@ class EventWatch(ObjectReflector, EventReflector):
 
     def of(self, pod: str) -> list[Object]:
         """Returns the events of the pod namespace/name, oldest first."""
-        told = self._pods.get(pod)
-        return sorted((packed.read() for packed in told.events.values()), key=_when) if told else []
+        return sorted((packed.read() for packed in self._pods.get(pod, {}).values()), key=_when)
 
     async def changed(self, pod: str) -> None:
         """Return when something new is told of the pod."""
         await self._waiters.changed(pod)
 
-    async def on_list(self, objects: dict[str, CompactObject], version: int, *, restored: bool) -> None:
-        now, pods = time.monotonic(), OrderedDict[str, PodEvents]()
-        for key, packed in sorted(objects.items(), key=_version):
-            before = self._pods.get(packed.about)
-            known = before is not None and before.events.get(key) == packed
-            _keep(pods, key, packed, before.at if before is not None and known else now)
-            await self.yield_loop()
+    async def on_list(self, objects: dict[str, CompactObject], version: int) -> None:
+        pods = defaultdict[str, dict[str, CompactObject]](dict)
+        for key, packed in objects.items():
+            pods[packed.about][key] = packed
         self._pods = pods
         self._waiters.wake_all()
 
     def on_event(self, change: str, found: Object) -> None:
         key, packed = key_of(found), pack(found)
-        told = self._pods.get(packed.about)
-        if not packed.replaces(told.events.get(key) if told else None):
-            return
-        if change != "DELETED":
-            _keep(self._pods, key, packed, time.monotonic())
-        elif told is not None:
-            told.events.pop(key, None)
-            if not told.events:
-                del self._pods[packed.about]
-        self._waiters.wake(packed.about)
-
-
-def _keep(pods: OrderedDict[str, PodEvents], key: str, packed: CompactObject, at: float) -> None:
-    """Add an event to those of its pod, told of now (``at``) or earlier, and forget what is too much or too old."""
-    told = pods.setdefault(packed.about, PodEvents())
-    told.events[key], told.at = packed, max(at, told.at)
-    told.events.move_to_end(key)
-    pods.move_to_end(packed.about)
-    if len(told.events) > EVENTS_OF_A_POD:
-        told.events.popitem(last=False)
-    while len(pods) > PODS_WITH_EVENTS or next(iter(pods.values())).at < told.at - EVENTS_SECONDS:
-        pods.popitem(last=False)
-
-
-def _version(item: tuple[str, CompactObject]) -> int:
-    return item[1].version
+        told = self._pods[packed.about]
+        if packed.replaces(told.get(key)):
+            told[key] = packed
+            if change == "DELETED":
+                del told[key]
+            self._waiters.wake(packed.about)
+        if not told:
+            del self._pods[packed.about]
 
 
 def _when(event: Object) -> str:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import count
@@ -174,18 +175,29 @@ class PodRequests:
                     return uid(await self.watch.until(self.key, settled, _STUCK_SECONDS)) != uid(pod)
                 except TimeoutError:  # nothing has changed, but the clock has
                     if times.bit_count() == 1:  # 1, 2, 4 …: rarer and rarer
-                        await self._look(pod)
+                        with suppress(ApiError):
+                            if await self.look() is None:
+                                self.watch.forget(pod)
         raise AssertionError("counting never ends")
 
-    async def _look(self, pod: PodDict) -> None:
-        """Let the watch know how a pod is that should go: its connection may be one that a firewall has forgotten."""
+    async def look(self) -> PodDict | None:
+        """The pod of our name, asked for once; the watch learns of it: a firewall may have forgotten its connection."""
+        found = await self._once(self.api.read_namespaced_pod, self.name)
+        if found is not None:
+            self.watch.learn(found)
+        return found
+
+    async def claim(self, name: str) -> PodDict | None:
+        return await self._once(self.api.read_namespaced_persistent_volume_claim, name)
+
+    async def _once(self, read: Callable[..., Any], name: str) -> PodDict | None:
+        """The object, or ``None`` if it does not exist; ApiError without an answer."""
         try:
-            found = await self.requests.once(self.api.read_namespaced_pod, self.name, self.namespace)
+            return await self.requests.once(read, name, self.namespace)
         except ApiError as problem:
             if problem.status == 404:
-                self.watch.forget(pod)
-        else:
-            self.watch.learn(found)
+                return None
+            raise
 
     async def events(self, kind: str, name: str, of: str | None = None) -> list[PodDict]:
         """Returns the Kubernetes events of one object, of exactly this uid where one is given; a request per call."""
@@ -204,14 +216,6 @@ class PodRequests:
             except ApiError as problem:
                 self.log.warning("pod=%s its events cannot be read: %s", self.key, problem)
         return judged.reason
-
-    async def claim(self, name: str) -> PodDict | None:
-        try:
-            return await self.requests.once(self.api.read_namespaced_persistent_volume_claim, name, self.namespace)
-        except ApiError as problem:
-            if problem.status == 404:
-                return None
-            raise
 
     async def delete(self, pod: PodDict, seconds: int, trying: float | None = None) -> None:
         """Ask for the deletion of exactly this pod, and go on asking so many seconds (``None``: as usual)."""

@@ -1,12 +1,9 @@
 """Exec through the API server with each kubectl, and the node's own protocols."""
 
 import asyncio
-import base64
 import hashlib
-import json
 import os
 import pty
-import struct
 import time
 
 from hypothesis import given
@@ -70,41 +67,6 @@ async def test_kubelet_needs_the_clusters_token(world: World) -> None:
         writer.write(f"GET /containerLogs/a/b/c HTTP/1.1\r\nAuthorization: {token}\r\n\r\n".encode())
         assert (await reader.readline()).split()[1] == status
         writer.close()
-
-
-async def test_websocket_clients_may_use_v4_and_v5(world: World) -> None:
-    await world.pod("ws", "exec sleep 60")
-    await world.ready("ws")
-    for protocol in ("v4.channel.k8s.io", "v5.channel.k8s.io"):
-        kubelet = next(node for node in world.agent.nodes if node.find("jobs", "ws"))
-        reader, writer = await asyncio.open_connection(kubelet.ip, kubelet._port)
-        head = [
-            "GET /exec/jobs/ws/main?command=cat&stdin=true&stdout=true HTTP/1.1",
-            f"Authorization: Bearer {world.cluster.token}",
-            "Upgrade: websocket",
-            f"Sec-WebSocket-Key: {base64.b64encode(b'0' * 16).decode()}",
-            f"Sec-WebSocket-Protocol: {protocol}",
-        ]
-        writer.write("\r\n".join([*head, "", ""]).encode())
-        answer = await reader.readuntil(b"\r\n\r\n")
-        assert f"Sec-WebSocket-Protocol: {protocol}".encode() in answer
-        writer.write(_masked(b"\x00hello"))
-        assert await _message(reader) == b"\x01hello"
-        if protocol.startswith("v5"):
-            writer.write(_masked(b"\xff\x00"))
-            status = await _message(reader)
-            assert json.loads(status[1:])["status"] == "Success"
-        writer.close()
-
-
-def _masked(data: bytes) -> bytes:
-    mask = b"\x01\x02\x03\x04"
-    return struct.pack(">BB", 0x82, 0x80 | len(data)) + mask + bytes(b ^ mask[i % 4] for i, b in enumerate(data))
-
-
-async def _message(reader: asyncio.StreamReader) -> bytes:
-    head = await reader.readexactly(2)
-    return await reader.readexactly(head[1])
 
 
 @given(st.lists(st.binary(max_size=3000), max_size=5), st.integers(1, 700))

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes_asyncio import client
+from kubernetes_asyncio import client, config
 
+from dlspawner.devcluster import api as embedded
 from dlspawner.spawner import lifecycle
 from dlspawner.spawner.kube import reflector
 from dlspawner.spawner.kube.pod_store import PodWatch
-from tests.harness.live_cluster import running
 from tests.harness.scripted_api import ScriptedApi, listed
 from tests.harness.spawner_builders import Answered, Client
 
@@ -64,10 +64,15 @@ async def watch(monkeypatch: pytest.MonkeyPatch) -> PodWatch:
 
 @pytest.fixture
 async def core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[client.CoreV1Api]:
-    async with running(tmp_path) as cluster, cluster.client() as made:
+    server = await embedded.start(tmp_path)
+    configuration = client.Configuration()
+    await config.load_kube_config(str(server.kubeconfig), client_configuration=configuration)
+    async with client.ApiClient(configuration) as session:
+        made = client.CoreV1Api(session)
         monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: made)
         monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
         yield made
+    await server.stop()
 
 
 @pytest.fixture

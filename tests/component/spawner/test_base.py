@@ -36,12 +36,6 @@ def person(hub: Hub) -> Person:
     return Person(hub, new_name("eve"))
 
 
-def test_a_server_starts_answers_and_stops(person: Person) -> None:
-    person.launch("", profile="plain")
-    assert person.get(f"/user/{person.name}/lab").text == "ok"
-    person.stop("")
-
-
 def test_the_log_says_why_a_server_does_not_run(hub: Hub, person: Person) -> None:
     assert person.start("", profile="fails").status_code == 422
     wait_for(lambda: "failed with exit code 3" in hub.log, "the reason is logged", 30)

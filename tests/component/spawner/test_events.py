@@ -1,16 +1,15 @@
-"""The events of pods: which ones are kept, for how long, and in which order."""
+"""The events of pods: which ones are kept, and in which order."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
 from kubespawner import KubeSpawner
 
-from dlspawner.spawner.kube import pod_store, reflector
-from dlspawner.spawner.kube.pod_store import EVENTS_OF_A_POD, PODS_WITH_EVENTS, EventWatch
+from dlspawner.spawner.kube import reflector
+from dlspawner.spawner.kube.pod_store import EventWatch
 from tests.harness.scripted_api import pod
 from tests.harness.spawner_builders import make_spawner
 
@@ -55,34 +54,9 @@ async def test_an_event_that_changes_is_kept_once_until_it_is_deleted(watch: Eve
 async def test_a_list_replaces_all_events(watch: EventWatch) -> None:
     watch.on_event("ADDED", event("old", 3))
     listed = {f"jobs/{name}": reflector.pack(event(name, version)) for name, version in (("b", 9), ("a", 8))}
-    await watch.on_list(listed, 9, restored=False)
+    await watch.on_list(listed, 9)
 
     assert names(watch.events) == ["a", "b"]
-
-
-async def test_a_pod_keeps_its_latest_events(watch: EventWatch) -> None:
-    for number in range(EVENTS_OF_A_POD + 5):
-        watch.on_event("ADDED", event(f"e{number}", number + 1))
-
-    assert set(names(watch.of("jobs/a"))) == {f"e{number}" for number in range(5, EVENTS_OF_A_POD + 5)}
-
-
-async def test_the_pods_with_the_latest_events_keep_theirs(watch: EventWatch) -> None:
-    for number in range(PODS_WITH_EVENTS + 1):
-        watch.on_event("ADDED", event(f"e{number}", number + 1, of=f"p{number}"))
-
-    assert not watch.of("jobs/p0")
-    assert watch.of("jobs/p1")
-    assert len(watch.events) == PODS_WITH_EVENTS
-
-
-async def test_old_events_are_forgotten(watch: EventWatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch.on_event("ADDED", event("old", 1, of="old"))
-    later = time.monotonic() + pod_store.EVENTS_SECONDS + 1
-    monkeypatch.setattr(pod_store.time, "monotonic", lambda: later)
-    watch.on_event("ADDED", event("new", 2))
-
-    assert names(watch.events) == ["new"]
 
 
 @pytest.mark.parametrize("by", ["event", "list"])
@@ -95,7 +69,7 @@ async def test_a_new_event_of_its_pod_wakes_a_waiter(by: str, watch: EventWatch)
     if by == "event":
         watch.on_event("ADDED", event("new", 2))
     else:
-        await watch.on_list({"jobs/new": reflector.pack(event("new", 3))}, 5, restored=False)
+        await watch.on_list({"jobs/new": reflector.pack(event("new", 3))}, 5)
 
     await asyncio.wait_for(waiting, 60)
 

@@ -72,10 +72,10 @@ def test_a_pod_is_due_after_the_whole_time_without_a_server() -> None:
 class Hub:
     """The attributes of a spawner that the check uses; ``pods`` are those of its watch."""
 
-    orphan_seconds, delete_stopped_pods = 900, True
+    orphan_seconds, delete_stopped_pods, enable_user_namespaces = 900, True, False
 
-    def __init__(self, pods: dict[str, Any], *, enable_user_namespaces: bool = False) -> None:
-        self.enable_user_namespaces, self.log = enable_user_namespaces, logging.getLogger("orphans")
+    def __init__(self, pods: dict[str, Any]) -> None:
+        self.log = logging.getLogger("orphans")
         self.pod_reflector: Any = SimpleNamespace(pods=pods)
         self.user = SimpleNamespace(settings={"users": {}})
         self.pods = PodRequests(None, "jobs", "p", self.pod_reflector, self.log, 1, 1, 1)
@@ -87,12 +87,11 @@ class Hub:
         return {module.ADDRESS: ADDRESS}
 
     def check(self) -> module.OrphanCheck:
-        return module.OrphanCheck(self.pods, {}, ADDRESS, False, self.enable_user_namespaces, Orphans(0))
+        return module.OrphanCheck(self.pods, {}, ADDRESS, False, Orphans(0))
 
 
-@pytest.mark.parametrize("everywhere", [False, True], ids=["one namespace", "all namespaces"])
-async def test_pods_of_all_namespaces_are_reported_and_not_deleted(
-    everywhere: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_a_pod_without_a_server_is_reported_and_deleted_where_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ended = []
 
@@ -102,11 +101,10 @@ async def test_pods_of_all_namespaces_are_reported_and_not_deleted(
     monkeypatch.setattr(PodRequests, "delete", delete)
     running = pod()
     running["spec"] |= {"nodeName": "node-1", "terminationGracePeriodSeconds": 77}
-    await module._look(Hub({"other/p": running}, enable_user_namespaces=everywhere).check())
+    await module._look(Hub({"other/p": running}).check())
 
-    assert ended == ([] if everywhere else [("other/p", 77)])
+    assert ended == [("other/p", 77)]
     assert "pod=other/p belongs to no server of this Hub" in caplog.text
-    assert ("left alone" in caplog.text) is everywhere
 
 
 async def test_a_failed_deletion_does_not_stop_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,8 +149,9 @@ async def test_a_pod_without_a_server_is_deleted_with_its_own_grace_and_no_deadl
     assert checks[0].pods.requests.all_seconds == 1
 
 
-async def test_zero_orphan_seconds_start_no_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Hub, "orphan_seconds", 0)
+@pytest.mark.parametrize(("option", "value"), [("orphan_seconds", 0), ("enable_user_namespaces", True)])
+async def test_an_option_that_starts_no_check(option: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Hub, option, value)
     module.look_after(Hub({}), "a test's")
 
     assert "a test's" not in module._tasks

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +12,6 @@ from dlspawner.core import naming
 from dlspawner.settings import Settings
 from dlspawner.spawner import DLSpawner
 from dlspawner.spawner.kube.errors import StartRefused
-from dlspawner.spawner.kube.pod_store import PodWatch
 from dlspawner.spawner.kube.pods import PodRequests
 from dlspawner.spawner.manager_link import ManagerLink
 from tests.harness.spawner_builders import SETTINGS, make_spawner
@@ -344,41 +342,3 @@ async def test_a_pod_that_was_found_after_a_restart_is_not_forgotten(
     await later.poll()
 
     assert "removed from outside" in later._ended
-
-
-async def test_a_pod_that_ends_in_the_middle_of_a_poll_says_why_at_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The watch may be updated in the middle of a poll: KubeSpawner's part of it reads the pod again."""
-    monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: None)
-    watch, spawner, loaded = PodWatch(), make_spawner(monkeypatch), asyncio.get_running_loop().create_future()
-    loaded.set_result(None)
-    watch.first_load_future = loaded
-    monkeypatch.setattr(DLSpawner, "reflectors", {spawner._get_reflector_key("pods"): watch})
-    ended, looks = Ended(spawner, monkeypatch), count()
-
-    async def turn() -> None:
-        if next(looks) == 1:
-            watch.resources[spawner.pod_key] = pod_of({"terminated": {"exitCode": 7}})
-
-    async def delete(_pods: PodRequests, _pod: Any, seconds: int, _trying: float = 0) -> None:
-        ended.deleted.append(seconds)
-        watch.resources.pop(spawner.pod_key, None)
-
-    monkeypatch.setattr(watch, "turn", turn)
-    monkeypatch.setattr(PodRequests, "delete", delete)
-    watch.resources[spawner.pod_key] = pod_of({"running": {}})
-    spawner._complete_pod = "1"
-
-    assert await spawner.poll() is None
-    assert next(looks) >= 2, "KubeSpawner has looked as well"
-    assert await spawner.poll() == 7
-    assert "failed with exit code 7" in spawner._ended
-    assert ended.deleted == [20]
-
-
-def pod_of(state: dict[str, Any]) -> dict[str, Any]:
-    status = {"name": "notebook", "ready": "running" in state, "state": state}
-    return {
-        "metadata": {"name": "jupyter-alice", "uid": "1"},
-        "spec": {"nodeName": "node-1", "restartPolicy": "OnFailure", "terminationGracePeriodSeconds": 20},
-        "status": {"phase": "Running", "podIP": "10.0.0.1", "containerStatuses": [status]},
-    }

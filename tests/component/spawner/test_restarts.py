@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -203,30 +202,3 @@ def test_a_resumed_start_shows_its_progress_and_can_be_stopped(left_alone: World
     left_alone.waiting.clear()
     wait_for(lambda: left_alone.uid("pending") is None, "the pod is gone", SECONDS)
     left_alone.settled()
-
-
-def test_a_resumed_start_that_fails_says_why(world: World) -> None:
-    world.start("doomed")
-    wait_for(lambda: world.uid("doomed"), "the pod that waits", SECONDS)
-    world.kill()
-    world.hub.start_hub()
-    wait_for(lambda: world.servers()["doomed"]["pending"] == "spawn", "the start goes on", SECONDS)
-    world.hub.kubectl("delete", "pod", world.pod_name("doomed"))
-    wait_for(lambda: world.servers()["doomed"]["stopped"], "the start has failed", SECONDS)
-
-    assert "removed from outside the Hub" in next(world.progress("doomed"))["message"]
-    assert "removed from outside the Hub" in world.servers()["doomed"]["state"]["dlspawner_ended"]
-    assert "Traceback" not in world.hub.log
-
-
-def test_a_database_backup_from_before_the_start_leaves_no_pod(world: World, tmp_path: Path) -> None:
-    world.settled()
-    world.backup(tmp_path / "backup.sqlite")
-    world.start("restored")
-    wait_for(lambda: world.ready("restored"), "it is ready", SECONDS)
-    world.kill()
-    shutil.copy(tmp_path / "backup.sqlite", world.hub.state / "hub.sqlite")
-    world.hub.start_hub()
-
-    wait_for(lambda: world.uid("restored") is None, "the pod of no server is ended", SECONDS)
-    world.settled()

@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -212,8 +211,6 @@ async def test_a_pull_that_takes_long_is_shown_and_is_the_reason_in_the_end(watc
     assert "The image example.org/big:1 takes too long to pull, and the job was given up" in await start.ended()
     assert start.waiting.pull is not None
     assert start.waiting.pull.image == "example.org/big:1"
-    age = (datetime.now(UTC) - start.waiting.pull.since).total_seconds()
-    assert 0 <= age < 3600, "since this clock's time, not the event's"
     assert start.api.asked == ["involvedObject.kind=Pod,involvedObject.name=jupyter-alice,involvedObject.uid=1"]
 
 
@@ -246,16 +243,6 @@ async def test_a_pod_that_runs_while_the_watch_is_silent_is_found(
     start.version_of(RUNNING)
     async with asyncio.timeout(20):
         await start.waiting.until_running(start.created)
-
-    assert watch.pods[KEY]["status"]["phase"] == "Running"
-
-
-async def test_a_start_reads_the_pod_before_it_gives_up(watch: PodWatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start_problems, "look_pauses", lambda: iter([1000.0] * 10))
-    start = Start(watch, seconds=4)
-    start.show(CREATING)
-    start.version_of(RUNNING)
-    await start.waiting.until_running(start.created)
 
     assert watch.pods[KEY]["status"]["phase"] == "Running"
 

@@ -66,7 +66,6 @@ class Answer:
     """An answer that is made up; ``done``: the API server has carried the request out, unknown to the client."""
 
     status: int
-    said: str = ""
     retry_after: int | None = None
     html: bool = False
     done: bool = False
@@ -77,9 +76,9 @@ class Answer:
         headers = {"Audit-Id": HEADER, "X-Kubernetes-Pf-Flowschema-Uid": HEADER}
         if self.retry_after is not None:
             headers["Retry-After"] = str(self.retry_after)
-        reason, usual = _SAID.get(self.status, ("", "Bad day"))
+        reason, message = _SAID.get(self.status, ("", "Bad day"))
         status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": reason}
-        body = HTML if self.html else json.dumps({**status, "message": self.said or usual, "code": self.status})
+        body = HTML if self.html else json.dumps({**status, "message": message, "code": self.status})
         kind = "text/html" if self.html else "application/json"
         return web.Response(status=self.status, text=body, content_type=kind, headers=headers)
 

@@ -68,9 +68,6 @@ class Proxy(Relay):
         """Break the open watches of a resource, after a last text."""
         self._call(self._cut(resource, ending))
 
-    def count(self, verb: str, resource: str, name: str) -> int:
-        return list(self.requests).count(Seen(verb, resource, name))
-
     def sent(self, *verbs: str) -> int:
         """The bytes of the answers to these."""
         return sum(seen.bytes for seen in list(self.requests) if seen.verb in verbs)

@@ -22,7 +22,7 @@ LONGEST_MESSAGE = 2**24
 STREAMS_SECONDS = 30.0
 NAMES = ("stdin", "stdout", "stderr", "error", "resize")
 SPDY_PROTOCOLS = ("v4.channel.k8s.io",)
-WEBSOCKET_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+WEBSOCKET_PROTOCOLS = ("v5.channel.k8s.io",)
 # WebSocket protocol v5: the client half-closes the channel named by the next byte.
 _CLOSE_CHANNEL = 255
 

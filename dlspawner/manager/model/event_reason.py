@@ -141,7 +141,6 @@ class EventReason(StrEnum):
         "The cluster refused its pod:",
         True,
     )
-    START_ABANDONED = "start-abandoned", "Start lost", "the Hub does not start the server any more"
     INTERRUPTED = "interrupted", "Start interrupted", "the Hub ended the start of a job that is being stopped"
 
     # Pods

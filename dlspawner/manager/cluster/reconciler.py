@@ -480,8 +480,7 @@ class Reconciler:
             if now.awaiting_start:
                 lifecycle.requeue(turn, now, EventReason.START_TIMEOUT)
                 return
-            known = {pod.uid for pod in now.seen} | {uid for uid, job in self._jobs.items() if job != now.job.id}
-            if any(pod.uid not in known and turn.record(f"{EXTERNAL_POD_PREFIX}{pod.uid}") is None for pod in found):
+            if any(pod.uid not in now.uids and turn.record(f"{EXTERNAL_POD_PREFIX}{pod.uid}") is None for pod in found):
                 return  # its event is on the way, or was processed already: this list may be older
             left = pod_view.drop_missing_pods(now)
             if any(not self._is_over(pod.uid) for pod in left.seen):

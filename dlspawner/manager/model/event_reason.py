@@ -122,12 +122,6 @@ class EventReason(StrEnum):
         "the Hub has no such server or user",
         "Its server was removed before it could start.",
     )
-    RUNS_ALREADY = (
-        "runs-already",
-        "Server already running",
-        "another job of the same server runs",
-        "It was not started: its server was already running.",
-    )
     NOT_STARTED = (
         "not-started",
         "Not started",

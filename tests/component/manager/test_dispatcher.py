@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from dlspawner.clients.hub import HubFailed, HubRejected, HubUnavailable
 from dlspawner.core.job import JobState
-from dlspawner.core.resources import ResourceRequest
 from dlspawner.manager.admission import dispatcher
-from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.job_history import end_sentence
 from dlspawner.manager.model.records import MAX_START_ATTEMPTS
-from dlspawner.manager.state.job_store import Transaction
 from tests.component.manager.manager_harness import Acting, Office, until, wants
 
 WANTS_LOGIN = HubRejected(403, "auth has expired for alice, login again")
@@ -217,22 +213,6 @@ async def test_hub_that_still_shows_the_last_pod_as_running_costs_no_turn(office
     assert leader.is_due(waits)
     leader.hub_starts(waits)
     await until(lambda: leader.started(waits), "it has started")
-
-
-async def test_job_whose_server_runs_another_job_ends_at_its_turn(office: Office, leader: Acting) -> None:
-    runs, waits = wants(gpus=4), wants("bob")
-    await leader.run_job(runs)
-    await leader.ask(wants("holder", gpus=4))
-    await leader.ask(waits)
-    office.hub.servers = {("alice", ""), ("bob", "")}
-
-    def move(transaction: Transaction) -> None:
-        job = replace(leader.record(waits).job, user="alice", request=ResourceRequest())
-        transaction.write(replace(leader.record(waits), job=job), EventReason.CHANGED)
-
-    await leader.service.store.transact(move)
-    await leader.until_state(waits, JobState.ENDED)
-    assert (await leader.reasons(waits))[-1] == "runs-already"
 
 
 async def test_start_that_kubernetes_could_not_make_just_now_is_queued_again(leader: Acting) -> None:

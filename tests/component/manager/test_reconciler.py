@@ -66,18 +66,6 @@ def labels(request: AdmissionRequest) -> dict[str, str]:
 # Pods that claim a job
 
 
-async def test_reservation_expires_although_the_pod_of_another_job_claims_its_id(
-    office: Office, leader: Acting
-) -> None:
-    runs, request = wants("bob"), wants()
-    await leader.run_job(runs)
-    await leader.ask(request)
-    claims = {"metadata": {"labels": {naming.JOB_LABEL: request.job}}}
-    await office.cluster.patch(PODS, "jupyter-bob", claims, NAMESPACE)
-    office.clock.moved += AFTER_RESERVATION
-    await until(lambda: leader.states() == {runs.job: JobState.RUNNING}, "it has expired")
-
-
 async def test_pod_that_comes_too_late_is_charged_and_stopped(office: Office) -> None:
     request, waits = wants(gpus=8), wants("bob")
     async with office.manager() as leader:

@@ -247,20 +247,6 @@ async def test_changed_quota_counts_and_a_broken_file_not(office: Office, caplog
         assert (await leader.ask(wants("carol"))).reason == "team-quota"
 
 
-async def test_jobs_of_a_removed_team_go_on_and_are_counted(office: Office) -> None:
-    teams = office.folder / "teams.yaml"
-    after = teams.read_text()
-    teams.write_text("teams:\n  vision: {title: Vision, quota: {gpu: 4}}\n  default: {quota: {gpu: 8}}\n")
-    async with office.manager() as leader:
-        await leader.run_job(wants(gpus=4, team="vision"))
-        teams.write_text(after)
-        await until(lambda: leader.service.store.cluster_state.team("vision") is None, "it is read")
-        assert (await leader.ask(wants("bob", team="vision"))).reason == "unknown-team"
-        assert (await leader.ask(wants("carol", gpus=5))).decision == "wait", "four of eight are held"
-        assert (await leader.ask(wants("carol", gpus=4))).decision == "admit"
-        assert "deletionTimestamp" not in (await office.pods())["jupyter-alice"]["metadata"]
-
-
 async def test_while_the_database_is_away_nothing_is_admitted_and_afterwards_nothing_is_lost(office: Office) -> None:
     request = wants(gpus=6)
     engine = create_engine(office.db_url)

@@ -53,10 +53,10 @@ FAULTS = {
     "any Manager releases the leader's lease": Fault(
         REPOSITORY, "_LEASE & (leases.c.identity == holder)", "_LEASE", f"{MANAGER}/test_repository.py"
     ),
-    "activities are written without the leader's term": Fault(
+    "changes such as activities are written without the leader's term": Fault(
         REPOSITORY,
-        "            _check(connection, term)\n            names = sorted(facts)",
-        "            names = sorted(facts)",
+        "            _check(connection, term)\n            return change(connection)",
+        "            return change(connection)",
         f"{MANAGER}/test_repository.py",
     ),
     "a job's own token sees jobs": Fault(

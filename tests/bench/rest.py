@@ -41,7 +41,7 @@ from dlspawner.manager.model.records import JobRecord
 from dlspawner.manager.state.job_store import Transaction
 from tests.bench.figures import Figure, publish, ratio, seconds_of
 from tests.component.manager import databases
-from tests.component.manager.manager_harness import ask, settled, until, wants
+from tests.component.manager.manager_harness import until, wants
 from tests.component.manager.noticing import Served, offices, serving
 from tests.component.manager.world import World, free_port, running
 
@@ -108,7 +108,7 @@ class Bare(RequestHandler):
 
     async def post(self) -> None:
         question = wants(WHO, 1, server=json.loads(self.request.body)["server"])
-        await ask(self.served.acting, question)
+        await self.served.acting.ask(question)
         self.answer((await self.rows(jobs._ONE, id=question.job))[0])
 
 
@@ -141,7 +141,7 @@ def plays(served: Served) -> Any:
     """A start of the Hub that waits in the queue."""
 
     async def start(user: str, server: str) -> None:
-        answer = await ask(served.acting, wants(user, 1, server=server))
+        answer = await served.acting.ask(wants(user, 1, server=server))
         assert answer.decision == "wait", answer
         raise HubRejected(429, page_path("/services/jobs/", user, server))
 
@@ -263,7 +263,7 @@ async def measure_on(world: World, folder: Path, db_url: str, kind: str) -> list
         office.hub.servers = {(f"user-{number % 500}", f"s{number}") for number in range(JOBS)}
         await until(lambda: served.book.cluster_state.rooms, "the node is known")
         await store(served, [job(served, number) for number in range(JOBS)])
-        await settled(served.acting)
+        await served.acting.settled()
         assert len(served.book.records) > JOBS * 0.7  # the others have ended
         office.hub.starts = plays(served)
         found = cases(served.url, bare_url, [job(served, number).id for number in range(0, JOBS, 101)])

@@ -11,22 +11,21 @@ reservation has expired: then nothing is left behind, and the job is in its plac
   such a failure, or a refusal that passes. The turn is over at once, with a longer pause each time, and the job ends
   after many.
 * It wants a fresh login: *login-required*. The job holds nothing and keeps its place, and the person is told.
-* It says that the server runs: later, because it may not have noticed yet that the pod is gone; if another job of ours
-  runs there, this one ends.
+* It says that the server runs: later, because it may not have noticed yet that the pod is gone.
 * It refuses: the job keeps its place, and blocks no other job; its user reads why, and it is requested now and then.
 * It has no such server any more, or has started nothing after many turns: the job ends, with the reason.
 
 A job with pods that wait in the cluster for an engine (`core.schedulers`) is started when all of them have a node, then
 until the Hub does it: the job holds what it has, so there is no turn that could be over.
 
-An admitted job without a pod belongs to the Hub for the time of its reservation, unless the Hub reports that it starts
-no such server: it was killed meanwhile. Then no pod will follow, and the reservation is over at once.
+An admitted job without a pod belongs to the Hub for the time of its reservation, also if the Hub was killed meanwhile.
+
+Refused: to ask the Hub whether it still starts what was admitted, which gives GPUs back a minute sooner after a kill.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -37,12 +36,10 @@ from dlspawner.core.decisions import EngineAdmits
 from dlspawner.core.job import Job, JobState
 from dlspawner.manager.admission.scheduler import Scheduler
 from dlspawner.manager.model.event_reason import EventReason
-from dlspawner.manager.model.records import MAX_START_ATTEMPTS, WAITING, JobRecord
+from dlspawner.manager.model.records import MAX_START_ATTEMPTS, WAITING
 from dlspawner.manager.state import lifecycle
 from dlspawner.manager.state.job_store import JobStore, Transaction
 
-_LOST_LOOK_SECONDS = 3.0  # between looks whether the Hub still starts what was admitted
-_ADMITTED_SECONDS = 5.0  # without a check: most pods are observed long before
 _OWNER_LOOK_SECONDS = 10.0  # between checks that a pending job still has a user and a server
 _OWNER_LOOKS_PER_SECOND = 2  # of all jobs together
 _LONGEST_PAUSE = timedelta(minutes=5)
@@ -66,9 +63,8 @@ class _Failure:
 
 @dataclass(slots=True)
 class Dispatcher:
-    """Four controllers, by their methods for work queues: `due` and `reconcile` start scheduled jobs, `due_refused`
-    and `retry` schedule refused ones again, `due_owners` and `check_owner` end pending jobs without a server, and
-    `due_lost` and `abandon_lost` end starts that the Hub has forgotten.
+    """Three controllers, by their methods for work queues: `due` and `reconcile` start scheduled jobs, `due_refused`
+    and `retry` schedule refused ones again, and `due_owners` and `check_owner` end pending jobs without a server.
     """
 
     book: JobStore
@@ -146,11 +142,7 @@ class Dispatcher:
         if server is None:
             return _Failure(EventReason.NO_SERVER, lifecycle.SERVER_REMOVED)
         if server.ready:  # as far as the Hub knows: it looks at pods now and then only
-            return (
-                _Failure(EventReason.RUNS_ALREADY, "The server runs already.")
-                if self._replaced(job)
-                else JobState.RUNNING
-            )
+            return JobState.RUNNING
         if server.pending:
             return JobState.STARTING if server.pending == "spawn" else None
         if self._answers.get(turn) is JobState.STARTING:
@@ -182,9 +174,6 @@ class Dispatcher:
     async def _server(self, job: Job) -> HubServer | None:
         user = await self.hub.user(job.user)
         return user.servers.get(job.server) if user is not None else None
-
-    def _replaced(self, job: Job) -> bool:
-        return any(other.holds for other in self.book.on(job.user, job.server) if other.id != job.id)
 
     async def _time_out(self, key: Turn) -> None:
         job, _ = key
@@ -275,40 +264,6 @@ class Dispatcher:
         if record.job.reserved:
             return _OWNER_LOOK_SECONDS
         return max(_OWNER_LOOK_SECONDS, len(self.due_owners()) / _OWNER_LOOKS_PER_SECOND)
-
-    # Admitted starts that the Hub has lost
-
-    def due_lost(self) -> list[str]:
-        """Returns a key if a pod was admitted a while ago and none was observed: the Hub is asked for all at once."""
-        return ["starts"] if self._admitted() else []
-
-    async def abandon_lost(self, _: str) -> float:
-        """Ends admitted starts that the Hub does not carry out."""
-        for record in await self._not_going(self._admitted()):
-            await self.book.transact(partial(lifecycle.abandon_start, record=record))
-        return _LOST_LOOK_SECONDS
-
-    def _admitted(self) -> list[JobRecord]:
-        return [record for record in self.book.records.values() if self._is_admitted(record)]
-
-    def _is_admitted(self, record: JobRecord) -> bool:
-        """True if a pod was admitted a while ago and none was observed."""
-        if record.job.state is not JobState.STARTING or record.awaiting_start or record.pods or record.deadline is None:
-            return False
-        left = record.deadline - self.book.now()
-        return timedelta(0) < left <= self.book.reservation - timedelta(seconds=_ADMITTED_SECONDS)
-
-    async def _not_going(self, admitted: Sequence[JobRecord]) -> list[JobRecord]:
-        """Returns the jobs that the Hub does not start; their admission requests came before this question."""
-        active = {
-            (user.name, server.name)
-            for user in await self.hub.active_users()
-            for server in user.servers.values()
-            if server.pending or server.ready
-        }
-        missing = [one for one in admitted if (one.job.user, one.job.server) not in active]
-        servers = [(one, await self._server(one.job)) for one in missing]  # that list may be incomplete
-        return [one for one, server in servers if server is None or not (server.pending or server.ready)]
 
 
 def _rejoin(turn: Transaction, *, job: str) -> None:

@@ -83,7 +83,7 @@ def _steps(store: JobStore, now: datetime) -> Iterator[tuple[JobRecord, Node | N
 
 def _reconcile(turn: Transaction) -> None:
     for record, node, notice in list(_steps(turn.store, turn.now)):
-        job, again = record.job, lifecycle.STARTS_AGAIN if record.job.requeue else lifecycle.ENDS_HERE
+        job, again = record.job, lifecycle.what_follows(record.job)
         if node is None:
             withdraw(turn, job.id, NoticeKind.MAINTENANCE)
             if job.state is JobState.RUNNING:

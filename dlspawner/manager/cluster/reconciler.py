@@ -301,8 +301,6 @@ class Reconciler:
         if not pod.gated:
             self.book.gated.pop(pod.uid, None)
         before = await self._before(pod)
-        if await self._was_nobodys(pod):
-            self._jobs[pod.uid] = f"{EXTERNAL_POD_PREFIX}{pod.uid}"
         await self.book.transact(lambda turn: self._covered(turn, pod, before))
 
     async def remove(self, uid: str, last: ObservedPod | None = None) -> None:
@@ -323,11 +321,6 @@ class Reconciler:
         if pod.over or claimed is None or claimed.id in records or f"{EXTERNAL_POD_PREFIX}{pod.uid}" in records:
             return None
         return await self.ledger.find(claimed.id)
-
-    async def _was_nobodys(self, pod: ObservedPod) -> bool:
-        """True if this pod, which has ended and is new to this term, was an earlier leader's unadmitted pod."""
-        claims = pod.over and pod.job is not None and pod.job.id in self.book.records and pod.uid not in self._jobs
-        return claims and await self.ledger.find(f"{EXTERNAL_POD_PREFIX}{pod.uid}") is not None
 
     def _covered(self, turn: Transaction, pod: ObservedPod, before: JobRecord | None) -> None:
         """Processes a pod with a job's label: what it means for the record that covers it."""
@@ -487,8 +480,7 @@ class Reconciler:
             if now.awaiting_start:
                 lifecycle.requeue(turn, now, EventReason.START_TIMEOUT)
                 return
-            known = {pod.uid for pod in now.seen} | {uid for uid, job in self._jobs.items() if job != now.job.id}
-            if any(pod.uid not in known and turn.record(f"{EXTERNAL_POD_PREFIX}{pod.uid}") is None for pod in found):
+            if any(pod.uid not in now.uids and turn.record(f"{EXTERNAL_POD_PREFIX}{pod.uid}") is None for pod in found):
                 return  # its event is on the way, or was processed already: this list may be older
             left = pod_view.drop_missing_pods(now)
             if any(not self._is_over(pod.uid) for pod in left.seen):

@@ -6,8 +6,8 @@ The Hub asks back for the sentence (`api/jobs/{id}/ending`) and shows it to the 
 Manager to stop servers, the pod itself is deleted, and administrators are notified.
 
 A stop is of one job and not of its server: if the Hub has another job there by now, or none, the pod itself is deleted;
-and before each request to the Hub the Manager makes sure that it is still the leader, because another leader would know
-more. `lifecycle.on_pods_gone` is the transition of a job after its pods are gone.
+and before the `Terminator` asks the Hub, it makes sure that this Manager is still the leader, because another one would
+know more. `lifecycle.on_pods_gone` is the transition of a job after its pods are gone.
 
 Cancelling ends a request anywhere between its submission and a ready server. A pending job, or one that the Hub does
 not know yet, ends at once. A job that the Hub knows may have a pod: it is stopped. The Hub says if a running job is
@@ -26,7 +26,6 @@ from enum import Enum
 from dlspawner.clients.hub import HubClient, HubError, HubRejected
 from dlspawner.clients.kubernetes import PODS, Conflict, KubernetesClient, KubernetesError, ObjectNotFound
 from dlspawner.core.job import Job, JobState
-from dlspawner.manager.db.repository import NotLeader
 from dlspawner.manager.db.store import DatabaseUnavailable
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.namespaces import JobNamespaces
@@ -81,8 +80,7 @@ class Terminator:
     def _replaced(self, record: JobRecord) -> bool:
         """True if the Hub has another job on this server."""
         mine = record.job
-        others = (one.job for one in self.book.records.values() if one.job.holds and one.job.id != mine.id)
-        return any((other.user, other.server) == (mine.user, mine.server) for other in others)
+        return any(other.holds and other.id != mine.id for other in self.book.on(mine.user, mine.server))
 
     async def _is_stopped_by_others(self, record: JobRecord) -> bool:
         """True if the Hub stops the server already: a second stop would be answered with 500.
@@ -189,19 +187,10 @@ class JobEnder:
 
     async def end(self, record: JobRecord, who: str) -> bool:
         """Ends a job in any state; False when it has ended, or ends already."""
-        now: JobRecord | None = record
-        while now is not None:
-            if await self._end(now, who):
-                return True
-            before, now = now, self.book.records.get(record.job.id)
-            if now is not None and now.job.state is before.job.state:
-                return False
-        return False
-
-    async def _end(self, record: JobRecord, who: str) -> bool:
-        job = record.job
-        if job.state is JobState.STOPPING and not job.requeue:
+        now = self.book.records.get(record.job.id)
+        if now is None or (now.job.state is JobState.STOPPING and not now.job.requeue):
             return False
+        job = now.job
         if job.state is not JobState.RUNNING:
             return await self.book.transact(lambda turn: _cancel(turn, job, who))
         if who != job.user:
@@ -211,14 +200,9 @@ class JobEnder:
         if not await self.book.transact(lambda turn: stop(turn, job.id, why, STOPPED_BY_OWNER_SENTENCE)):
             return False
         try:
-            await self.book.ensure_leader()
             if await self.hub.stop_server(job.user, job.server):
                 await self._is_seen(job)
-        except (
-            HubError,
-            DatabaseUnavailable,
-            NotLeader,
-        ) as problem:  # it is decided: the terminator repeats the request
+        except HubError as problem:  # it is decided: the terminator repeats the request
             log.warning("job=%s user=%s server=%s its stop has to wait: %s", job.id, job.user, job.server, problem)
         return True
 

@@ -336,7 +336,6 @@ class LeaderElector:
         )
         yield WorkQueue("new try of job", starts.due_refused, starts.retry)
         yield WorkQueue("check of the owner of job", starts.due_owners, starts.check_owner)
-        yield WorkQueue("check of admitted", starts.due_lost, starts.abandon_lost)
         self.estimator = StartTimeEstimator(store, self.ledger, explainer, lambda: self.settings)
         yield periodic("estimates of starts", self.estimator.refresh, ESTIMATE_SECONDS)
 

@@ -31,28 +31,6 @@ class GpuMetrics(Configurable):
         default_value=list(MetricNames().memory),
         help="""Metrics of how much of a GPU's memory is in use, in MiB, for the report; gpu_used_vram of AMD's.""",
     ).tag(config=True)
-    cpu = List(
-        Unicode(),
-        default_value=list(MetricNames().cpu),
-        help="""Metrics that count the CPU seconds of containers, by the labels namespace, pod and container, as the
-        kubelet's cAdvisor does: for the use of a job over time.""",
-    ).tag(config=True)
-    host_memory = List(
-        Unicode(),
-        default_value=list(MetricNames().host_memory),
-        help="""Metrics of the memory that containers use, in bytes, with the same labels.""",
-    ).tag(config=True)
-    network = List(
-        Unicode(),
-        default_value=list(MetricNames().network),
-        help="""Metrics that count the bytes on the network, by the labels namespace, pod and interface; their sum is
-        the throughput.""",
-    ).tag(config=True)
-    disk = List(
-        Unicode(),
-        default_value=list(MetricNames().disk),
-        help="""Metrics that count the bytes on disks, by the labels namespace, pod, container and device; likewise.""",
-    ).tag(config=True)
     namespace_label = Unicode(
         MetricNames().namespace_label,
         help="""The label with the namespace of the pod that holds a GPU. A Prometheus that sets `namespace` itself, as
@@ -79,9 +57,5 @@ class GpuMetrics(Configurable):
             self.namespace_label,
             self.pod_label,
             tuple(self.gpu_labels),
-            tuple(self.cpu),
-            tuple(self.host_memory),
-            tuple(self.network),
-            tuple(self.disk),
         )
         return PrometheusClient(url, os.environ.get("DLSPAWNER_PROMETHEUS_TOKEN", ""), names)

@@ -24,7 +24,12 @@ from dlspawner.core.job import Job, JobState
 from dlspawner.core.text import WHEN
 from dlspawner.core.units import counted
 from dlspawner.manager.culling.evidence import ActivityCollector, JobEvaluation
-from dlspawner.manager.db.activity import read_open_idle_periods, write_idle_periods
+from dlspawner.manager.db.activity import (
+    read_activities,
+    read_open_idle_periods,
+    write_activities,
+    write_idle_periods,
+)
 from dlspawner.manager.db.repository import JobRepository, NotLeader
 from dlspawner.manager.db.store import DatabaseUnavailable
 from dlspawner.manager.model import notice as notice_model
@@ -80,7 +85,7 @@ class Culler:
     _one_round: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def load(self) -> None:
-        self.evidence.activities.facts = await self.ledger.activities()
+        self.evidence.activities.facts = await self.ledger.read(read_activities)
         self._idle = await self.ledger.read(read_open_idle_periods)
 
     # What others tell
@@ -241,7 +246,7 @@ class Culler:
             activities.changed.clear()
             try:
                 facts = {job: activities.of(job) for job in changed}
-                await self.ledger.write_activities(self.evidence.book.term, facts)
+                await self.ledger.write_as_leader(self.evidence.book.term, partial(write_activities, facts=facts))
             except (NotLeader, DatabaseUnavailable):
                 activities.changed |= changed
                 raise

@@ -11,6 +11,7 @@ from dlspawner.core.job import JobState
 from dlspawner.manager.db.tables import activities, idle_periods, jobs
 from dlspawner.manager.model.activity import ActivityRecord, read_facts, write_facts
 
+_ROWS = 500  # in one statement
 IdlePeriod = tuple[datetime, datetime | None]  # since, until; None: it lasts, or the job has ended so
 
 
@@ -22,15 +23,13 @@ def read_activities(connection: Connection) -> dict[str, ActivityRecord]:
 
 
 def write_activities(connection: Connection, facts: Mapping[str, ActivityRecord]) -> None:
-    """Stores the activity of these jobs; unknown jobs are skipped."""
-    known = set(connection.scalars(select(jobs.c.job).where(jobs.c.job.in_(facts))))
-    if known:
-        connection.execute(delete(activities).where(activities.c.job.in_(known)))
-        connection.execute(insert(activities), [{"job": job, "facts": write_facts(facts[job])} for job in known])
-
-
-def sweep_activities(connection: Connection) -> None:
-    """Forget jobs that have ended."""
+    """Stores the activity of these jobs, and forgets jobs that have ended; unknown jobs are skipped."""
+    names = sorted(facts)
+    for some in (names[at : at + _ROWS] for at in range(0, len(names), _ROWS)):
+        known = set(connection.scalars(select(jobs.c.job).where(jobs.c.job.in_(some))))
+        if known:
+            connection.execute(delete(activities).where(activities.c.job.in_(known)))
+            connection.execute(insert(activities), [{"job": job, "facts": write_facts(facts[job])} for job in known])
     live = select(jobs.c.job).where(jobs.c.state != JobState.ENDED.value)
     connection.execute(delete(activities).where(activities.c.job.not_in(live)))
 

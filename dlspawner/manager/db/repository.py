@@ -18,25 +18,23 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, upda
 
 from dlspawner.core.job import JobState
 from dlspawner.core.scheduling.cluster_state import DecayedUsage
-from dlspawner.manager.db import activity, approvals, notices, outbox
+from dlspawner.manager.db import approvals, notices, outbox
 from dlspawner.manager.db import jobs as db_jobs
 from dlspawner.manager.db import pod_events as pod_event_rows
 from dlspawner.manager.db.jobs import LastEnd
 from dlspawner.manager.db.store import Database, DatabaseRejected
 from dlspawner.manager.db.tables import job_events, jobs, leases, team_usage
 from dlspawner.manager.model.access import Viewer
-from dlspawner.manager.model.activity import ActivityRecord
 from dlspawner.manager.model.approval_request import ApprovalRequest
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.job_history import JobCursor, JobFilter, JobHistory, JobTransition, has_detail
-from dlspawner.manager.model.notice import Notice, NoticeChange
+from dlspawner.manager.model.notice import NoticeChange
 from dlspawner.manager.model.records import JobEvent, JobRecord
 
 T = TypeVar("T")
 
 _LEASE = leases.c.name == "manager"
 LONGEST_LEASE = 60.0  # seconds
-_ROWS = 500  # in one statement
 # The statements of every admission, made once: to put one together costs more than to run it.
 _TERM = select(leases.c.term).where(_LEASE).with_for_update(read=True)
 _KNOWN = select(jobs.c.job).where(jobs.c.job.in_(bindparam("ids", expanding=True)))
@@ -96,29 +94,12 @@ class JobRepository:
         query = select(jobs).where(jobs.c.state != JobState.ENDED.value)
         return await self._store.read(lambda connection: [db_jobs.from_row(row) for row in connection.execute(query)])
 
-    async def usage(self) -> dict[str, DecayedUsage]:
-        """Returns the recent usage of each team as last stored."""
-
-        def read(connection: Connection) -> dict[str, DecayedUsage]:
-            rows = connection.execute(select(team_usage))
-            return {row.team: DecayedUsage(row.amount, row.since, row.rate) for row in rows}
-
-        return await self._store.read(read)
-
     async def find(self, job: str) -> JobRecord | None:
         """A job, ended ones too."""
         row = await self._store.read(
             lambda connection: connection.execute(select(jobs).where(jobs.c.job == job)).first()
         )
         return None if row is None else db_jobs.from_row(row)
-
-    async def events(self, job: str) -> list[tuple[datetime, JobState, str]]:
-        query = select(job_events).where(job_events.c.job == job).order_by(job_events.c.id)
-
-        def read(connection: Connection) -> list[tuple[datetime, JobState, str]]:
-            return [(row.at, JobState(row.state), row.reason) for row in connection.execute(query)]
-
-        return await self._store.read(read)
 
     async def page(self, viewer: Viewer, wanted: JobFilter, after: JobCursor | None, limit: int) -> list[JobHistory]:
         """Returns the jobs that the viewer may see and the filter takes, ended ones too, newest first."""
@@ -155,9 +136,6 @@ class JobRepository:
         ids = [kept.id for kept in found if kept.state is JobState.ENDED and has_detail(kept.reason, kept.stop)]
         return await self._store.read(lambda connection: db_jobs.last_details(connection, ids)) if ids else {}
 
-    async def notices(self) -> list[Notice]:
-        return await self._store.read(notices.read_notices)
-
     async def last_ends(self, user: str) -> dict[str, LastEnd]:
         """Returns the end of the last job of each server of a user."""
         return await self._store.read(lambda connection: db_jobs.read_last_ends(connection, user))
@@ -166,9 +144,6 @@ class JobRepository:
         """A person's servers that ever had a job."""
         query = select(jobs.c.server_name).where(jobs.c.user_name == user).distinct()
         return frozenset(await self._store.read(lambda connection: connection.scalars(query).all()))
-
-    async def pending_requests(self) -> list[ApprovalRequest]:
-        return await self._store.read(approvals.read_pending_requests)
 
     async def requests(self, wanted: approvals.ApprovalQuery) -> list[ApprovalRequest]:
         """Requests for an approval, the newest first."""
@@ -244,21 +219,6 @@ class JobRepository:
 
         return await self._store.write(checked)
 
-    async def activities(self) -> dict[str, ActivityRecord]:
-        return await self._store.read(activity.read_activities)
-
-    async def write_activities(self, term: int, facts: Mapping[str, ActivityRecord]) -> None:
-        """Stores the activity of these jobs; raises NotLeader when another Manager has taken over."""
-
-        def note(connection: Connection) -> None:
-            _check(connection, term)
-            names = sorted(facts)
-            for some in (names[at : at + _ROWS] for at in range(0, len(names), _ROWS)):
-                activity.write_activities(connection, {job: facts[job] for job in some})
-            activity.sweep_activities(connection)
-
-        await self._store.write(note)
-
 
 def _now(connection: Connection) -> datetime:
     if connection.dialect.name == "postgresql":
@@ -285,6 +245,11 @@ def _check(connection: Connection, term: int) -> None:
     found = connection.scalar(_TERM)
     if found != term:
         raise NotLeader(f"term {term}, and the database is at {found}")
+
+
+def read_usage(connection: Connection) -> dict[str, DecayedUsage]:
+    """Returns the recent usage of each team as last stored."""
+    return {row.team: DecayedUsage(row.amount, row.since, row.rate) for row in connection.execute(select(team_usage))}
 
 
 def _write_usage(connection: Connection, usage: Mapping[str, DecayedUsage]) -> None:

@@ -83,19 +83,16 @@ class PodEventCollector:
     async def write(self) -> None:
         """Write down what is heard of pods that are known to be jobs; others have a minute to become it."""
         heard, now = self._heard, self.now()
-        known = [
-            (owner[0], replace(said.one, sentence=f"{owner[1]}: {said.one.sentence}") if owner[1] else said.one)
-            for key, said in heard.items()
-            if (owner := said.owner or self.owner_of(key[0]))
-        ]
+        known, self._heard = list[tuple[str, PodEventMessage]](), {}
+        for key, said in heard.items():
+            owner = said.owner or self.owner_of(key[0])
+            if owner:
+                job, pod = owner
+                known.append((job, replace(said.one, sentence=f"{pod}: {said.one.sentence}") if pod else said.one))
+            elif now - said.at < _PATIENCE:
+                self._heard[key] = said
         if not known:
-            self._heard = {key: said for key, said in heard.items() if now - said.at < _PATIENCE}
             return
-        self._heard = {
-            key: said
-            for key, said in heard.items()
-            if not (said.owner or self.owner_of(key[0])) and now - said.at < _PATIENCE
-        }
         try:
             await self.ledger.write_as_leader(
                 self.term, lambda connection: pod_event_rows.write_pod_events(connection, known)

@@ -122,12 +122,6 @@ class EventReason(StrEnum):
         "the Hub has no such server or user",
         "Its server was removed before it could start.",
     )
-    RUNS_ALREADY = (
-        "runs-already",
-        "Server already running",
-        "another job of the same server runs",
-        "It was not started: its server was already running.",
-    )
     NOT_STARTED = (
         "not-started",
         "Not started",
@@ -141,7 +135,6 @@ class EventReason(StrEnum):
         "The cluster refused its pod:",
         True,
     )
-    START_ABANDONED = "start-abandoned", "Start lost", "the Hub does not start the server any more"
     INTERRUPTED = "interrupted", "Start interrupted", "the Hub ended the start of a job that is being stopped"
 
     # Pods

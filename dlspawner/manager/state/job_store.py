@@ -26,7 +26,9 @@ from dlspawner.core.decisions import EngineAdmits, EngineVerdict
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.nodes import Node
 from dlspawner.core.scheduling.cluster_state import ClusterState, DecayedUsage, Snapshot
-from dlspawner.manager.db.repository import DuplicateJob, JobRepository, NotLeader
+from dlspawner.manager.db.approvals import read_pending_requests
+from dlspawner.manager.db.notices import read_notices
+from dlspawner.manager.db.repository import DuplicateJob, JobRepository, NotLeader, read_usage
 from dlspawner.manager.db.store import DatabaseRejected, DatabaseUnavailable
 from dlspawner.manager.model.approval_request import ApprovalRequest, withdraw_requests
 from dlspawner.manager.model.event_reason import EventReason
@@ -180,9 +182,9 @@ class JobStore:
 
     async def load(self) -> None:
         if self._usage is None:
-            self._usage = self.cluster_state.usage = await self._ledger.usage()
-        found, notices = await self._ledger.load(), await self._ledger.notices()
-        requests = await self._ledger.pending_requests()
+            self._usage = self.cluster_state.usage = await self._ledger.read(read_usage)
+        found, notices = await self._ledger.load(), await self._ledger.read(read_notices)
+        requests = await self._ledger.read(read_pending_requests)
         old = self.cluster_state
         self.records = {record.job.id: record for record in found}
         self.there = ServerIndex(record.job for record in found)

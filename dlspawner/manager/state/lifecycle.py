@@ -212,16 +212,6 @@ def end_removed(turn: Transaction, job: str) -> None:
         fail_start(turn, record, EventReason.NO_SERVER, SERVER_REMOVED)
 
 
-def abandon_start(turn: Transaction, record: JobRecord) -> None:
-    """The Hub does not start this job any more, and sends no further request for its pods.
-
-    The reservation's deadline is now; requests that are on their way are waited for, as after every deadline.
-    """
-    now = turn.record(record.job.id)
-    if now is not None and now.reserved and now.deadline == record.deadline and not now.pods:
-        turn.write(replace(now, deadline=turn.now), EventReason.START_ABANDONED)
-
-
 def require_login(turn: Transaction, job: str) -> None:
     """The Hub starts the server only after a fresh login: the job holds nothing, and keeps its place."""
     record = turn.record(job)

@@ -27,7 +27,7 @@ from dlspawner.manager.db.store import Database, DatabaseUnavailable
 from dlspawner.manager.logs.collector import LogRetention
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.notice import Notice, Recipient
-from dlspawner.manager.model.records import JobRecord
+from dlspawner.manager.model.records import JobRecord, StopReason
 from dlspawner.manager.state import lifecycle
 from dlspawner.manager.state.config_reload import ConfigReloader, initial
 from tests.component.manager import quota
@@ -57,9 +57,7 @@ class FakeHub:
 
     servers: set[tuple[str, str]] | None = None
     looks: int = 0  # how often it was asked about a user
-    lists: int = 0  # and about all
     groups: dict[str, frozenset[str]] = field(default_factory=dict)
-    checks: int = 0  # and about what it allows
     allows: frozenset[str] = frozenset(NEEDED)
     starts: Callable[[str, str], Awaitable[None]] | None = None
     started: list[tuple[str, str]] = field(default_factory=list)
@@ -69,14 +67,11 @@ class FakeHub:
     over: set[tuple[str, str]] = field(default_factory=set)  # which servers have stopped
     pending: set[tuple[str, str]] = field(default_factory=set)  # which servers are being started
     kept: dict[tuple[str, str], Mapping[str, object]] = field(default_factory=dict)  # options of servers
-    refusals: list[HubRejected] = field(default_factory=list)  # raised first, one for each question about a user
     on_answer: Callable[[bool], None] = lambda _: None
 
     async def user(self, name: str) -> HubUser | None:
         self.looks += 1
         self.on_answer(self.servers is not None)
-        if self.refusals:
-            raise self.refusals.pop(0)
         return self._told(name)
 
     def _told(self, name: str) -> HubUser:
@@ -116,7 +111,6 @@ class FakeHub:
         return self.groups.get(name)
 
     async def scopes(self) -> frozenset[str]:
-        self.checks += 1
         return self.allows
 
     async def start_server(self, user: str, server: str = "", options: Mapping[str, object] | None = None) -> bool:
@@ -132,7 +126,6 @@ class FakeHub:
         return False
 
     async def active_users(self) -> list[HubUser]:
-        self.lists += 1
         if self.servers is None:
             raise HubUnavailable("there is none")
         return [self._told(name) for name in sorted({user for user, _ in self.servers})]
@@ -181,7 +174,7 @@ class Acting(LeaderElector):
     async def reasons(self, request: AdmissionRequest) -> list[str]:
         """The reasons of all events of a job."""
         await self.settled()
-        return [reason for _, _, reason in await self.ledger.events(request.job)]
+        return [one.reason for one in await self.ledger.history(request.job)]
 
     async def until_reason(self, request: AdmissionRequest, reason: str, count: int = 1) -> None:
         async def written() -> bool:
@@ -192,11 +185,20 @@ class Acting(LeaderElector):
     def notices(self, user: str = "alice") -> list[Notice]:
         return [*self.service.store.notices.read(Recipient(user), self.service.store.now())]
 
-    async def run_job(self, request: AdmissionRequest) -> None:
-        """Admits the job and lets its pod run."""
+    async def run_job(self, request: AdmissionRequest, node: str = "gpu-1") -> dict[str, Any]:
+        """Admits the job and lets its pod run, which is returned."""
         assert (await self.ask(request)).decision == "admit"
-        await self.office.bind(await self.office.make_pod(request))
+        pod = await self.office.make_pod(request)
+        await self.office.bind(pod, node)
         await self.until_state(request, JobState.RUNNING)
+        return pod
+
+    async def stop_of(self, request: AdmissionRequest) -> StopReason:
+        """Why the job, which may have ended, was stopped."""
+        found = await self.ledger.find(request.job)
+        assert found is not None
+        assert found.stop is not None
+        return found.stop
 
     async def cancel(self, user: str = "alice") -> bool:
         """Cancels the request for the user's default server; True if there was one."""
@@ -414,11 +416,6 @@ def pod_of(request: AdmissionRequest, **metadata: Any) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": named, "spec": spec}
 
 
-async def ask(leader: LeaderElector, request: AdmissionRequest) -> AdmissionResponse:
-    assert leader.admission is not None
-    return await leader.admission.review(request)
-
-
 async def report(cluster: KubernetesClient, node: str) -> None:
     """A node that is alive says so; one that is silent for 40 seconds is taken for lost, and tests may be slow."""
     lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": node}}
@@ -431,12 +428,6 @@ async def report(cluster: KubernetesClient, node: str) -> None:
             await asyncio.sleep(5)
     except (KubernetesError, RuntimeError):  # the cluster is gone, and the test with it
         return
-
-
-async def settled(leader: LeaderElector) -> None:
-    """Until all that the Manager knows is in the database."""
-    assert leader.admission is not None
-    await leader.admission.store.transact(lambda transaction: None)
 
 
 async def until(question: Any, what: str, seconds: float = 60) -> None:

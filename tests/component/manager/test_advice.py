@@ -95,15 +95,6 @@ async def begun(leader: Acting) -> Advisor:
     return leader.advisor
 
 
-async def test_cancelled_run_leaves_no_process(office: Office, leader: Acting) -> None:
-    advisor = await begun(leader)
-    (process,) = processes(os.getpid())
-    os.kill(process, signal.SIGSTOP)
-    await advisor.cancel("bob")
-    found = await leader.ledger.read(read_advice)
-    assert (processes(os.getpid()), advisor.running, found and found.state) == ([], False, "cancelled")
-
-
 async def test_end_of_the_term_leaves_no_process(office: Office) -> None:
     async with office.manager() as leader:
         await begun(leader)

@@ -11,7 +11,6 @@ from dlspawner.core.job import JobState
 from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.model.approval_request import ApprovalRequest
 from dlspawner.manager.model.event_reason import EventReason
-from dlspawner.manager.state.job_store import Transaction
 from tests.component.manager.api_client import TEAMS, asked, decides, set_caps, standings, written
 from tests.component.manager.manager_harness import Acting, Office, until, wants
 
@@ -187,14 +186,6 @@ async def test_job_that_cannot_start_any_more_waits_for_no_approval(
     assert await standings(leader, job) == ["waiting", "withdrawn"]
 
 
-async def test_job_that_waits_for_an_approval_ends_with_its_server(office: Office) -> None:
-    office.hub.servers = set()
-    async with office.manager() as leader:
-        await wait_for_approval(leader, job := wants(gpus=3))
-        await leader.until_state(job, JobState.ENDED)
-        assert await standings(leader, job) == ["withdrawn"]
-
-
 async def test_approved_job_that_was_preempted_needs_no_other_approval(office: Office, leader: Acting) -> None:
     await decides(leader, await wait_for_approval(leader, job := wants(gpus=3, requeue=True)))
     leader.hub_starts(job)
@@ -207,20 +198,3 @@ async def test_approved_job_that_was_preempted_needs_no_other_approval(office: O
     await until(lambda: leader.state(job) is not JobState.STOPPING, "its pod is gone")
     assert leader.record(job).job.approved
     assert await standings(leader, job) == ["approved"]
-
-
-async def test_reserved_nodes_are_released_when_a_lowered_cap_makes_an_approval_necessary(office: Office) -> None:
-    set_caps(office, soft=4)
-    async with office.manager() as leader:
-        await hold(leader, "h1", "h2", "h3", "h4")
-        await leader.ask(job := wants(gpus=3))
-
-        def reserve(transaction: Transaction) -> None:
-            known = leader.record(job)
-            transaction.write(replace(known, job=replace(known.job, nodes=("gpu-1",))), EventReason.NODES_RESERVED)
-
-        set_caps(office, soft=2)
-        await leader.service.store.transact(reserve)
-        await leader.until_state(job, JobState.PENDING_APPROVAL)
-        assert leader.record(job).job.nodes == ()
-        assert (await written(leader, job))[0].why.endswith("without approval.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from dlspawner.clients.hub import HubRejected
 from dlspawner.core.job import JobState
 from dlspawner.manager.cluster.termination import JobEnder
 from dlspawner.manager.model.event_reason import EventReason
@@ -42,14 +41,6 @@ async def test_scheduled_job_is_cancelled_and_its_gpus_are_free(leader: Acting, 
         assert await leader.cancel()
     assert await leader.reasons(waits) == ["queued", "scheduled", "cancelled"]
     assert (await leader.ask(wants("new", gpus=8))).decision == "admit"
-
-
-async def test_job_that_waits_for_a_login_is_cancelled(leader: Acting) -> None:
-    waits = wants()
-    await leader.queue_and_release(waits, error=HubRejected(403, "auth has expired, login again"))
-    await leader.until_state(waits, JobState.LOGIN_REQUIRED)
-    assert await leader.cancel()
-    assert leader.state(waits) is JobState.ENDED
 
 
 async def test_cancellation_while_the_hub_is_asked_for_the_start_is_not_undone_by_it(

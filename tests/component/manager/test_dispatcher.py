@@ -1,37 +1,26 @@
-"""Starts through the Hub: failures, refusals, and starts that the Hub has lost."""
+"""Starts through the Hub: failures and refusals."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from dlspawner.clients.hub import HubFailed, HubRejected, HubUnavailable
 from dlspawner.core.job import JobState
-from dlspawner.core.resources import ResourceRequest
 from dlspawner.manager.admission import dispatcher
-from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.job_history import end_sentence
 from dlspawner.manager.model.records import MAX_START_ATTEMPTS
-from dlspawner.manager.state.job_store import Transaction
 from tests.component.manager.manager_harness import Acting, Office, until, wants
 
 WANTS_LOGIN = HubRejected(403, "auth has expired for alice, login again")
 FAILED = HubFailed("The Hub failed (status 500).")
-UNCONFIRMED = timedelta(seconds=dispatcher._ADMITTED_SECONDS)
-AFTER_ALL_REQUESTS = UNCONFIRMED + timedelta(seconds=6)  # an admission request is on its way for 3 seconds at most
 
 
 @pytest.fixture(autouse=True)
 def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatcher, "_LOST_LOOK_SECONDS", 0.1)
     monkeypatch.setattr(dispatcher, "_OWNER_LOOK_SECONDS", 0.1)
-
-
-async def never(user: str, server: str) -> None:
-    raise AssertionError("no start is expected")
 
 
 async def test_hub_that_is_away_for_long_costs_no_place(office: Office, leader: Acting) -> None:
@@ -226,22 +215,6 @@ async def test_hub_that_still_shows_the_last_pod_as_running_costs_no_turn(office
     await until(lambda: leader.started(waits), "it has started")
 
 
-async def test_job_whose_server_runs_another_job_ends_at_its_turn(office: Office, leader: Acting) -> None:
-    runs, waits = wants(gpus=4), wants("bob")
-    await leader.run_job(runs)
-    await leader.ask(wants("holder", gpus=4))
-    await leader.ask(waits)
-    office.hub.servers = {("alice", ""), ("bob", "")}
-
-    def move(transaction: Transaction) -> None:
-        job = replace(leader.record(waits).job, user="alice", request=ResourceRequest())
-        transaction.write(replace(leader.record(waits), job=job), EventReason.CHANGED)
-
-    await leader.service.store.transact(move)
-    await leader.until_state(waits, JobState.ENDED)
-    assert (await leader.reasons(waits))[-1] == "runs-already"
-
-
 async def test_start_that_kubernetes_could_not_make_just_now_is_queued_again(leader: Acting) -> None:
     passes, fails = wants(), wants("bob")
     await leader.queue_and_release(passes, fails)
@@ -250,51 +223,3 @@ async def test_start_that_kubernetes_could_not_make_just_now_is_queued_again(lea
     await leader.service.release_reservation(fails.job, "bob")
     assert leader.state(passes) is JobState.QUEUED
     assert leader.state(fails) is JobState.ENDED
-
-
-# Starts that were admitted, and that the Hub, which was killed, has forgotten
-
-
-async def test_lost_start_has_its_place_again_before_its_reservation_ends(
-    office: Office, leader: Acting, db_url: str
-) -> None:
-    waits = wants()
-    await leader.queue_and_release(waits)
-    submitted = leader.record(waits).job.submitted
-    await until(lambda: leader.started(waits), "it may have a pod")
-    office.clock.moved += UNCONFIRMED
-    await leader.until_reason(waits, "start-abandoned")
-    office.clock.moved += AFTER_ALL_REQUESTS
-    await leader.until_reason(waits, "scheduled", 2)
-    expected = ["queued", "scheduled", "admitted", "start-abandoned", "pod-never-created"]
-    assert (await leader.reasons(waits))[:5] == expected
-    assert leader.record(waits).job.submitted == submitted
-
-
-async def test_lost_start_that_never_waited_gives_its_gpus_back(office: Office, leader: Acting) -> None:
-    request = wants(gpus=8)
-    await leader.ask(request)
-    office.hub.servers, office.hub.starts = {("alice", "")}, never
-    office.clock.moved += UNCONFIRMED
-    await leader.until_reason(request, "start-abandoned")
-    assert leader.state(request) is JobState.STARTING, "a request for its pod may be on its way"
-    office.clock.moved += AFTER_ALL_REQUESTS
-    await leader.until_state(request, JobState.ENDED)
-    assert (await leader.ask(wants("bob", gpus=8))).decision == "admit"
-
-
-@pytest.mark.parametrize("answers", [True, False], ids=["it is being started", "the Hub does not answer"])
-async def test_possible_start_keeps_its_reservation(
-    office: Office, leader: Acting, answers: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    request = wants()
-    await leader.ask(request)
-    if answers:
-        office.hub.servers = office.hub.pending = {("alice", "")}
-        office.hub.starts = never
-    deadline, lists = leader.record(request).deadline, office.hub.lists
-    office.clock.moved += UNCONFIRMED
-    await until(lambda: office.hub.lists > lists + 1, "the Hub was asked twice")
-    await leader.settled()
-    assert leader.record(request).deadline == deadline
-    assert answers or "check of admitted starts has to wait" in caplog.text

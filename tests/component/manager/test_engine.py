@@ -151,9 +151,8 @@ async def test_evicted_job_has_its_notice_and_the_engine_hears_when_its_pod_is_g
     ]
     office.clock.moved += timedelta(minutes=6)
     await leader.until_state(job, JobState.STOPPING)
-    stop = leader.record(job).stop
-    assert stop is not None
-    assert stop.message.startswith("Others are entitled to it. It keeps its place in the queue")
+    await leader.settled()
+    assert (await leader.stop_of(job)).message.startswith("Others are entitled to it. It keeps its place in the queue")
     await office.delete(pod, 0)
     await leader.until_state(job, JobState.QUEUED)
     assert leader.record(job).job.submitted == submitted

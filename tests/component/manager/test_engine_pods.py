@@ -162,24 +162,6 @@ def test_cancelled_job_leaves_no_pod(hub: QuotaHub, cluster: Cluster) -> None:
     wait_for(lambda: not cluster.pods() and not hub.jobs(), "nothing is left")
 
 
-def test_preempted_job_waits_again_with_its_first_submit_time(hub: QuotaHub, cluster: Cluster) -> None:
-    hub.refusal("dan", hub.start_server("dan", gpus=1, preemptible=True, requeue=True))
-    pod = cluster.waiting("dan")
-    cluster.place(pod)
-    wait_for(lambda: hub.ready() == ["dan/"], "it runs", 60)
-    before = hub.rows("SELECT job, submitted FROM jobs WHERE state <> 'ended'")
-    cluster.say(pod, "DisruptionTarget", "True", "PreemptionByScheduler", "HiveD: preempted by default/p")
-    cluster.client.delete(f"{cluster.path}/{pod['metadata']['name']}")
-    wait_for(lambda: uid(pod) not in map(uid, cluster.pods("dan")), "its pod goes", 60)
-    later = cluster.waiting("dan")
-    wait_for(lambda: waits(hub, "dan").get("state") == "queued", "it waits")
-    assert hub.rows("SELECT job, submitted FROM jobs WHERE state <> 'ended'") == before
-    details = hub.rows("SELECT detail FROM job_events WHERE reason = 'preempted'")
-    assert details[-1][0].startswith("HiveD has stopped it for another job: HiveD: preempted by default/p."), details
-    cluster.place(later)
-    wait_for(lambda: hub.ready() == ["dan/"], "it runs again", 60)
-
-
 def test_jobs_that_wait_in_one_engine_are_taken_to_another_and_back(hub: QuotaHub, cluster: Cluster) -> None:
     """The cluster has no API of the other engine."""
     hub.refusal("ann", hub.start_server("ann", gpus=1))

@@ -63,20 +63,20 @@ async def has_ended(portal: Portal, hours: int, count: int = LEAST_RUNS) -> None
 async def estimate(portal: Portal, **more: float) -> StartTimeEstimator:
     """One round, as the Manager makes one twice a minute."""
     acting = portal.served.acting
-    assert acting.admission is not None
-    made = StartTimeEstimator(
-        acting.admission.store, acting.ledger, acting.admission.explainer, lambda: acting.settings, **more
-    )  # type: ignore[arg-type]
+    desk = acting.service
+    made = StartTimeEstimator(desk.store, acting.ledger, desk.explainer, lambda: acting.settings, **more)  # type: ignore[arg-type]
     await made.refresh()
     return made
 
 
+@pytest.mark.usefixtures("again_at_once")
 async def test_who_waits_reads_between_which_times_where_such_jobs_differ(portal: Portal) -> None:
     await has_ended(portal, 1)
     await has_ended(portal, 5)
     await portal.runs(wants("holder", gpus=8))
     waits = await portal.waits(wants("alice"))
-    await estimate(portal)
+    explainer = portal.served.acting.service.explainer
+    await until(lambda: waits.job in explainer.estimates, "the Manager has estimated it")
     basis = "an estimate from how long 20 such jobs ran"
     said = rf"It starts probably between \d\d:\d\d UTC and \d\d:\d\d UTC ; {basis}\."
     clock = r'<time datetime="([^"]*)" data-clock>\d\d:\d\d UTC</time>'
@@ -93,18 +93,6 @@ async def test_who_waits_reads_between_which_times_where_such_jobs_differ(portal
     page = await preview(portal, gpus=1)
     assert re.search(rf"Will be queued, starts probably between {clock} and {clock}\.</strong>", page.body)
     assert f"The start time is {basis}." in page.text
-
-
-@pytest.mark.usefixtures("again_at_once")
-async def test_the_manager_makes_its_rounds_by_itself(portal: Portal) -> None:
-    await has_ended(portal, 2)
-    await portal.runs(wants("holder", gpus=8))
-    waits = await portal.waits(wants("alice"))
-    desk = portal.served.acting.admission
-    assert desk is not None
-    await until(lambda: waits.job in desk.explainer.estimates, "it is estimated")
-    told = (await portal.ask("alice", f"jobs/{waits.job}"))[1]["estimate"]
-    assert abs(datetime.fromisoformat(told["to"]) - datetime.now(UTC) - 2 * HOUR) < timedelta(minutes=2)
 
 
 async def test_where_too_little_is_known_the_pages_say_so(portal: Portal) -> None:

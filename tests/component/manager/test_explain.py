@@ -10,7 +10,6 @@ from dlspawner.core.decisions import Alternative
 from dlspawner.core.units import GPU
 from dlspawner.manager.admission.explain import QueueStatus
 from dlspawner.manager.model.notice import NoticeKind
-from tests.component.manager.api_client import set_caps
 from tests.component.manager.manager_harness import Office, until, wants
 from tests.unit.core.factories import queues
 
@@ -35,11 +34,8 @@ def test_fewer_gpus_of_the_same_type_keep_the_place(
     assert (status.keeps_place, status.loses_place) == (keeps, loses)
 
 
-@pytest.mark.parametrize(("gpus", "approval"), [(8, False), (3, True)], ids=["in the queue", "for an approval"])
-async def test_user_who_was_blocked_meanwhile_reads_it(office: Office, gpus: int, approval: bool) -> None:
-    teams, waits = office.folder / "teams.yaml", wants(gpus=gpus)
-    if approval:
-        set_caps(office)
+async def test_user_who_was_blocked_meanwhile_reads_it(office: Office) -> None:
+    teams, waits = office.folder / "teams.yaml", wants(gpus=8)
     async with office.manager() as leader:
         await leader.ask(wants("holder", gpus=1))
         assert (await leader.ask(waits)).decision == "wait"

@@ -5,6 +5,7 @@ One Hub, whose Manager has a PostgreSQL of its own. Faults of Kubernetes are in 
 
 from __future__ import annotations
 
+import html
 import re
 import signal
 import time
@@ -16,7 +17,7 @@ import pytest
 from tests.component.manager import databases
 from tests.component.manager.crowds import SETTINGS
 from tests.component.manager.quota import GPUS, QuotaHub, running
-from tests.component.manager.test_queue_hub import ask, plain
+from tests.component.manager.test_queue_hub import ask
 from tests.e2e.people import wait_for
 from tests.harness.spawner_hub import Person, new_name
 
@@ -64,6 +65,12 @@ def cast(hub: FaultyHub) -> Cast:
     found = wait_for(lambda: (answer := ask(waits, "GET")).ok and answer.json(), "it waits", 60)
     assert found["why"] == "Team Everybody uses 8 of its 8 GPUs of type gpu; this job needs 1."
     return Cast(holder, waits, asks, {key: found[key] for key in ("job", "position", "why")})
+
+
+def plain(page: str) -> str:
+    """What is read of a page."""
+    body = re.sub(r"(?s)<(script|style|head).*?</\1>", " ", page)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
 
 
 def end(person: Person) -> str:

@@ -55,9 +55,7 @@ async def office(office: Office, prometheus_url: str) -> AsyncIterator[Office]:
 
 
 async def run(office: Office, acting: Acting, request: AdmissionRequest) -> None:
-    assert (await acting.ask(request)).decision == "admit"
-    await office.bind(await office.make_pod(request), "mig-1")
-    await until(lambda: acting.state(request) is JobState.RUNNING, "it runs")
+    await acting.run_job(request, "mig-1")
     office.hub.servers = {*(office.hub.servers or ()), (request.user, "")}
     office.hub.used[request.user, ""] = office.clock()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -12,11 +11,8 @@ from sqlalchemy import select
 from dlspawner.clients.kubernetes import NODES
 from dlspawner.clients.prometheus import PrometheusClient
 from dlspawner.core.accounting import PER_HOUR, GpuTime
-from dlspawner.core.job import JobState
-from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.controllers import leader
 from dlspawner.manager.db import gpu_hours
-from dlspawner.manager.db.repository import NotLeader
 from dlspawner.manager.db.store import Database
 from dlspawner.manager.db.tables import jobs
 from dlspawner.manager.history.gpu_hours import HistoryKeeper, HistoryRetention
@@ -42,12 +38,6 @@ def keeper(acting: Acting, prometheus: PrometheusClient | None = None, **days: i
     return HistoryKeeper(
         acting.service.store, acting.ledger, prometheus, JobNamespaces(NAMESPACE), HistoryRetention(**days)
     )
-
-
-async def run(office: Office, acting: Acting, question: AdmissionRequest) -> None:
-    await acting.ask(question)
-    await office.bind(await office.make_pod(question))
-    await until(lambda: acting.state(question) is JobState.RUNNING, "it runs")
 
 
 async def sampled(office: Office, keeps: HistoryKeeper, began: datetime, *minutes: int) -> None:
@@ -80,7 +70,7 @@ async def test_free_gpus_are_sampled_with_unschedulable_and_fragmented_ones(
 ) -> None:
     store, keeps = leader.ledger._store, keeper(leader)
     alices = wants("alice", gpus=5)
-    await run(office, leader, alices)
+    await leader.run_job(alices)
     began = office.clock()
     await sampled(office, keeps, began, *range(11))
     assert await read_free(store) == {"total": 80, "free": 30, "unschedulable": 0, "fragmented": 0}
@@ -109,7 +99,7 @@ async def test_leader_samples_by_itself(office: Office, monkeypatch: pytest.Monk
 async def test_gpu_use_is_sampled_from_prometheus(office: Office, prometheus: PrometheusClient, leader: Acting) -> None:
     question = wants("alice", gpus=2)
     store, keeps = leader.ledger._store, keeper(leader, prometheus)
-    await run(office, leader, question)
+    await leader.run_job(question)
     await sampled(office, keeps, office.clock(), *range(6))
     found = await total(store, leader.service.store.now())
     assert found.measured == pytest.approx(2 * PER_HOUR / 12, rel=0.05), "of both GPUs for five minutes"
@@ -125,7 +115,7 @@ async def test_unavailable_prometheus_stops_nothing_else(office: Office) -> None
     question = wants("alice", gpus=2)
     away = PrometheusClient("http://127.0.0.1:9")
     async with office.manager() as acting:
-        await run(office, acting, question)
+        await acting.run_job(question)
         await write_past(acting.ledger._store, Past("T0 R0 E1", noon=datetime.now(UTC) - timedelta(days=3)))
         await sampled(office, keeper(acting, away), office.clock(), 0, 1)
         assert (await read_free(acting.ledger._store))["total"] == 8
@@ -159,24 +149,3 @@ async def test_ended_jobs_are_aggregated_and_old_rows_pruned(leader: Acting, db_
         lambda connection: gpu_hours.read_gpu_hours(connection, question, Viewer("", all=True), now)
     )
     assert {name for _, name in found} == {"u1"}
-
-
-async def test_former_leader_writes_nothing(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Idle(HistoryKeeper):
-        """The Manager's own round may come at any moment."""
-
-        async def run_once(self) -> None:
-            await asyncio.Event().wait()
-
-    monkeypatch.setattr(leader, "HistoryKeeper", Idle)
-    async with office.manager() as acting:
-        store = acting.ledger._store
-        await write_past(store, Past("T0 R0 E1", noon=datetime.now(UTC) - timedelta(days=1)))
-        keeps = keeper(acting)
-        keeps.book.term -= 1
-        with pytest.raises(NotLeader):
-            await keeps.run_once()
-        keeps.book.term += 1
-        left = await store.read(lambda connection: list(connection.scalars(select(jobs.c.folded))))
-        assert left == [False]
-        assert (await total(store, datetime.now(UTC))).allocated == PER_HOUR

@@ -64,10 +64,7 @@ async def office(office: Office, prometheus_url: str) -> AsyncIterator[Office]:
 async def run(office: Office, acting: Acting, user: str, gpus: int = 2, **more: Any) -> AdmissionRequest:
     """A running job that has just been used."""
     question = wants(user, gpus, **more)
-    assert (await acting.ask(question)).decision == "admit"
-    pod = await office.make_pod(question)
-    await office.bind(pod)
-    await until(lambda: acting.state(question) is JobState.RUNNING, "it runs")
+    await acting.run_job(question)
     office.hub.servers = {*(office.hub.servers or ()), (user, "")}
     office.hub.used[user, ""] = office.clock()
     return question
@@ -115,10 +112,7 @@ async def test_idle_gpus_are_warned_of_at_50_and_90_percent_and_then_stopped(off
     await after(office, leader, 110)
     assert leader.state(job) is JobState.STOPPING
     assert "idle" in await leader.reasons(job)
-    record = culler(leader).record(job.job)
-    assert record is not None
-    assert record.stop is not None
-    assert "“Start again” starts it with the same options" in record.stop.message
+    assert "“Start again” starts it with the same options" in (await leader.stop_of(job)).message
 
 
 async def test_idle_periods_are_written_down(office: Office, leader: Acting) -> None:
@@ -273,9 +267,7 @@ async def test_keep_alive_has_a_limit(office: Office, leader: Acting) -> None:
     kept = None
     for _ in range(12):
         await after(office, leader, 300)
-        record = culler(leader).record(job.job)
-        assert record is not None
-        kept = await culler(leader).keep(record)
+        kept = await culler(leader).keep(leader.record(job))
         if kept.longest:
             break
         assert warning(leader, job) is None
@@ -300,9 +292,7 @@ async def test_dry_run_reports_and_stops_nothing(office: Office, caplog: pytest.
         lines = [line for line in caplog.messages if line.startswith("dry run:")]
         assert len(lines) == 1
         assert f"job={job.job} user=idle server= would be stopped reason=idle" in lines[0]
-        record = culler(acting).record(job.job)
-        assert record is not None
-        kept = await culler(acting).keep(record)
+        kept = await culler(acting).keep(acting.record(job))
         said = "Nothing stops this job for being unused: here it is only written down what would be stopped."
         assert (kept.sentence, kept.until, kept.longest) == (said, None, False)
 

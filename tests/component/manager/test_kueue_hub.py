@@ -287,30 +287,3 @@ def test_job_of_several_pods_waits_runs_and_leaves_whole(hub: KueueHub) -> None:
     assert hub.pods_of("crew") == 3
     stop(hub, "crew")
     wait_for(lambda: not hub.workloads() and not hub.pods(), "pods and quota are free")
-
-
-def test_no_workload_holds_quota_when_another_scheduler_is_named(hub: KueueHub) -> None:
-    hub.add_users(["runs", "queued"])
-    hub.start_server("runs", gpus=1)
-    wait_for(lambda: hub.ready() == ["runs/"], "a job runs")
-    hub.start_server("queued", gpus=1)
-    until_told(hub, "queued", 1, WAITS)
-    assert set(hub.workloads()) == {"runs", "queued"}
-    cluster = hub.config / "cluster.yaml"
-    with_kueue = cluster.read_text()
-    cluster.write_text(with_kueue.replace("scheduler: {name: kueue,", "scheduler: {name: native} #"))
-    wait_for(lambda: not hub.workloads() and hub.holds() == 0, "Kueue has no job any more")
-    wait_for(lambda: "Team Everybody uses 1 of its 1 GPU" in told(hub, "queued")[2], "the native queue has it")
-    assert hub.ready() == ["runs/"]
-    assert ask(Person(hub, "queued"), "DELETE").ok
-    stop(hub, "runs")
-    wait_for(lambda: not hub.pods(), "nothing runs")
-    cluster.write_text(with_kueue)
-
-    def runs_again() -> bool:
-        hub.start_server("queued", gpus=1)  # refused while no Manager leads
-        return hub.ready() == ["queued/"] and set(hub.workloads()) == {"queued"}
-
-    wait_for(runs_again, "Kueue is asked again")
-    stop(hub, "queued")
-    wait_for(lambda: not hub.workloads() and hub.holds() == 0, "the quota is free")

@@ -11,11 +11,8 @@ import pytest
 
 from dlspawner.clients.kubernetes import PODS, KubernetesClient, KubernetesRejected, LogRequest
 from dlspawner.manager.db import logs as db_logs
-from dlspawner.manager.logs import collector
 from tests.component.manager.manager_harness import NAMESPACE, until
 from tests.component.manager.printing import WAITS, PrintingOffice, job, kept, printed, shown, text, until_ended
-
-TOKEN = "0123456789abcdef0123456789abcdef"
 
 
 async def test_log_of_a_stopped_job_is_complete(printing_office: PrintingOffice) -> None:
@@ -83,18 +80,6 @@ async def test_log_of_a_stopping_job_is_kept_once_across_managers(printing_offic
         assert await text(acting.ledger, question) == "".join(f"line {n}\n" for n in range(401))
 
 
-async def test_tokens_in_a_log_are_not_stored(printing_office: PrintingOffice) -> None:
-    question = job()
-    env = [{"name": "JUPYTERHUB_API_TOKEN", "value": TOKEN}, {"name": "GREETING", "value": "good morning"}]
-    async with printing_office.manager() as acting:
-        await printing_office.start(acting, question, "env; echo done", env=env)
-        await printed(acting.ledger, question, "done")
-        found = await text(acting.ledger, question)
-        assert "JUPYTERHUB_API_TOKEN=[secret]\n" in found
-        assert "GREETING=good morning\n" in found
-        assert TOKEN not in found
-
-
 async def test_the_end_of_a_long_log_is_kept(printing_office: PrintingOffice) -> None:
     most = 128 * 1024
     printing_office.keeping = replace(printing_office.keeping, most=most)
@@ -148,31 +133,6 @@ async def test_log_read_during_a_restart_is_not_that_of_the_next_run(
             return len(texts) >= 2 and len(set(texts)) == len(texts) and all(one.count("\n") == 1 for one in texts)
 
         await until(each, "each run has its own log")
-
-
-async def test_fault_in_reading_one_log_delays_no_other(
-    printing_office: PrintingOffice, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    poisoned, tried = [True], list[float]()
-
-    class Poisoned(collector.StampedLog):
-        def feed(self, data: bytes) -> None:
-            if poisoned and b"poison" in data:
-                tried.append(asyncio.get_running_loop().time())
-                raise ZeroDivisionError
-            super().feed(data)
-
-    monkeypatch.setattr(collector, "StampedLog", Poisoned)
-    bad, good = job(), job("bob")
-    async with printing_office.manager() as acting:
-        await printing_office.start(acting, bad, "echo poison")
-        await until(lambda: len(tried) >= 2, "it was tried some times")
-        await printing_office.start(acting, good, "echo hello")
-        await printed(acting.ledger, good, "hello")
-        assert any(one.exc_info for one in caplog.records if "is tried again" in one.getMessage()), "with a traceback"
-        poisoned.clear()
-        await printed(acting.ledger, bad, "poison")
-        assert acting.admission is not None, "and the Manager still leads"
 
 
 async def test_logs_are_pruned_days_after_the_end_of_the_job(printing_office: PrintingOffice) -> None:

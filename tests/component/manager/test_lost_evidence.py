@@ -107,15 +107,6 @@ def relabel(job: str | None) -> dict[str, Any]:
     return {"metadata": {"labels": {naming.JOB_LABEL: job}}}
 
 
-async def test_pod_that_loses_its_label_stays_its_jobs_and_is_counted_once(office: Office, leader: Acting) -> None:
-    request = wants(gpus=6)
-    await leader.run_job(request)
-    await office.cluster.patch(PODS, "jupyter-alice", relabel(None), NAMESPACE)
-    await until_observed(office, leader)
-    assert leader.state(request) is JobState.RUNNING
-    assert (await leader.ask(wants("bob", gpus=2))).decision == "admit", "the node has two more"
-
-
 @pytest.mark.parametrize("claims", [None, "j-" + "a" * 12], ids=["no label", "another job's"])
 async def test_restarted_manager_keeps_the_job_of_a_pod_without_its_label(office: Office, claims: str | None) -> None:
     request = wants(gpus=8)

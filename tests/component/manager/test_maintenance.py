@@ -55,10 +55,7 @@ async def test_drained_node_is_free_after_its_people_were_told(office: Office) -
         await leader.until_state(waits, JobState.QUEUED)
         await leader.until_state(ends, JobState.ENDED)
         assert (await leader.reasons(waits))[-2:] == ["maintenance", "requeued"]
-        ended = await leader.ledger.find(ends.job)
-        assert ended is not None
-        assert ended.stop is not None
-        assert ended.stop.message == (
+        assert (await leader.stop_of(ends)).message == (
             "It was stopped because node gpu-1 goes into maintenance: New kernel. "
             "It does not restart automatically; files are kept."
         )

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterator
 
@@ -22,8 +21,7 @@ from tests.harness.chromium import PATIENCE
 from tests.harness.spawner_hub import Person
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("nothing_left")]
-# Whose name says so is answered later than a second after the form was sent, or has a pod that the cluster refuses;
-# whose login is in the file is too old.
+# Whose name says so is answered later than a second after the form was sent; whose login is in the file is too old.
 # One counted failure would end the Hub (5.5 counts everything, so that nothing would start there).
 MORE = """
 import asyncio
@@ -35,12 +33,6 @@ async def late(spawner):
     if spawner.user.name.startswith("late"):
         await asyncio.sleep(3)
 c.Spawner.pre_spawn_hook = late
-
-async def invalid(spawner, pod):
-    if spawner.user.name == "unmade":
-        pod.spec.containers[0].name = "Not a name"
-    return pod
-c.KubeSpawner.modify_pod_hook = invalid
 
 async def refresh_user(self, user, handler=None, **more):
     return user.name not in Path({stale!r}).read_text().split()
@@ -90,27 +82,23 @@ def ask(person: Person, method: str, user: str = "") -> requests.Response:
     return requests.request(method, url, headers={"Authorization": f"token {person.token}"}, timeout=30)
 
 
-class Plain:
+class Plain(Person):
     """Somebody at a browser without JavaScript."""
 
+    visit = Person.get
+
     def __init__(self, hub: QuotaHub, user: str, password: str = "") -> None:
-        self.hub, self.http = hub, requests.Session()
-        login = self.http.get(f"{hub.url}/hub/login", timeout=30)
-        (form,) = [fields for action, fields in Forms(login.text).found if "login" in action]
-        data = {**form, "username": user, "password": password or hub.password}
-        assert self.http.post(f"{hub.url}/hub/login?next=/hub/token", data=data, timeout=30).ok
+        self.hub = hub
+        super(Person, self).__init__(hub, user, password or hub.password)
 
     def __enter__(self) -> Plain:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.http.close()
+        self.close()
 
     def place(self, user: str, server: str = "") -> requests.Response:
-        return self.http.get(f"{self.hub.url}/services/jobs/wait/{user}/{server}", timeout=30)
-
-    def visit(self, path: str) -> requests.Response:
-        return self.http.get(f"{self.hub.url}{path}", timeout=30)
+        return self.get(f"/services/jobs/wait/{user}/{server}")
 
     def press(self, page: requests.Response, where: str) -> requests.Response:
         action, hidden = next(form for form in Forms(page.text).found if re.search(where, form[0]))
@@ -172,44 +160,12 @@ def test_hub_pages_of_a_waiting_job_say_so_to_its_owner(hub: QuotaHub, full: str
         assert "The job is not running" in owner.visit(bookmarks[0]).text
 
 
-def test_waiting_job_of_a_removed_server_is_cancelled(hub: QuotaHub, full: str) -> None:
-    person = Person(hub, "remover")
-    assert person.start("spare", gpus=1).status_code in {202, 429}
-    wait_for(lambda: hub.jobs().get("remover") == "queued" and set(hub.servers()) == {"holder/"}, "it waits", 60)
-    assert person.api("DELETE", person.server_path("spare")).status_code == 204
-    assert hub.jobs().get("remover") == "queued", "JupyterHub tells nobody"
-    assert person.api("DELETE", person.server_path("spare"), {"remove": True}).status_code == 204
-    wait_for(lambda: set(hub.jobs()) == {"holder"}, "it is cancelled", 60)
-
-
 def test_removed_user_with_a_running_and_a_waiting_job_leaves_nothing(hub: QuotaHub, full: str) -> None:
     """What waits would get the GPUs of what is stopped, and keep the user."""
     assert hub.api("POST", f"/users/{full}/servers/next", {"user_options": {"gpus": 1}}).status_code in {202, 429}
     wait_for(lambda: "queued" in hub.jobs().values() and hub.ready() == [f"{full}/"], "it waits", 60)
     assert hub.api("DELETE", f"/users/{full}").status_code == 204
     wait_for(lambda: not hub.jobs() and not hub.held(), "nothing is left", 60)
-
-
-@pytest.mark.slow
-def test_queued_job_that_the_cluster_refuses_ends_with_the_reason(hub: QuotaHub, full: str) -> None:
-    person = Person(hub, "unmade")
-    assert person.start("", gpus=1).status_code in {202, 429}
-    place = wait_for(lambda: (answer := ask(person, "GET")).ok and answer.json(), "it waits", 60)
-    stop(hub, full)
-    why = "The cluster refused its pod: "
-    wait_for(lambda: why in plain(person.get(place["page"]).text), "its turn has come", 60)
-    job = f"/services/jobs/api/jobs/{place['job']}"
-    view = requests.get(hub.url + job, headers={"Authorization": f"token {person.token}"}, timeout=30).json()
-    reason = "The cluster does not accept this job (spec.containers[0].name): ask an administrator."
-    assert (view["state"], view["why"]) == ("ended", why + reason)
-    for path in (place["page"], f"/services/jobs/jobs/{place['job']}"):
-        assert view["why"] in plain(person.get(path).text)
-
-
-def plain(page: str) -> str:
-    """What is read of a page."""
-    body = re.sub(r"(?s)<(script|style|head).*?</\1>", " ", page)
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
 
 
 def test_where_the_hub_wants_a_fresh_login_the_job_waits_for_it_and_holds_nothing(hub: QuotaHub, full: str) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from dlspawner.core.job import JobState
 from dlspawner.manager.model.event_reason import EventReason
-from tests.component.manager.manager_harness import AFTER_RESERVATION, Acting, Office, until, wants
+from tests.component.manager.manager_harness import Acting, Office, until, wants
 
 TEAMS = """
 teams:
@@ -24,24 +22,6 @@ async def test_queued_job_is_replaced_by_a_new_job_of_its_server(leader: Acting)
     await leader.ask(new)
     assert leader.state(old) is JobState.ENDED
     assert [place.job.id for place in leader.service.pending("alice")] == [new.job]
-
-
-@pytest.mark.parametrize("end", ["expires", "pod was not created"])
-async def test_admitted_job_without_a_pod_is_replaced_by_a_new_job_of_its_server(
-    office: Office, leader: Acting, end: str
-) -> None:
-    first, second = wants(gpus=8), wants(gpus=8)
-    await leader.queue_and_release(first)
-    await until(lambda: leader.started(first), "the Hub may make its pod")
-    office.hub.servers = None
-    assert (await leader.ask(second)).decision == "wait"
-    if end == "expires":
-        office.clock.moved += AFTER_RESERVATION
-    else:
-        await leader.service.release_reservation(first.job, "alice", passes=True)
-    await leader.until_state(first, JobState.ENDED)
-    assert (await leader.reasons(first))[-1] == "replaced"
-    assert leader.state(second) is not JobState.ENDED
 
 
 async def test_preempted_job_is_not_queued_again_beside_a_new_job_of_its_server(office: Office, leader: Acting) -> None:

@@ -6,7 +6,6 @@ The storms are in test_quota_storm.py.
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -24,23 +23,14 @@ from tests.e2e.people import wait_for
 pytestmark = pytest.mark.real
 MORE = """
 import asyncio
-from copy import deepcopy
-from kubernetes_asyncio.client import V1EnvVar
 from tornado import web
 
 async def hook(spawner, pod):
     name, (first, *_) = spawner.user.name, pod.spec.containers
     if "greedy" in name:
         first.resources.limits["nvidia.com/gpu"] = "9" if "very" in name else "2"
-    if name == "sneaky":
-        second = deepcopy(first)
-        second.name, second.ports = "second", None
-        second.command, second.args = ["sleep", "600"], None  # what the first runs would end without its address
-        second.env = [V1EnvVar(name="NVIDIA_VISIBLE_DEVICES", value="all")]
-        pod.spec.containers.append(second)
     return pod
 c.KubeSpawner.modify_pod_hook = hook
-c.Spawner.environment = {"NVIDIA_VISIBLE_DEVICES": "all"}
 
 async def tidies_up(spawner):
     if spawner.user.name.startswith("tidy"):
@@ -98,19 +88,6 @@ def test_reason_of_a_failed_start_is_shown_while_the_hub_clears_up(hub: QuotaHub
     assert sentence in hub.refusal(user, hub.start_server(user, gpus=1))
     path = f"/users/{user}/server/progress"
     assert sentence in wait_for(lambda: (told := hub.api("GET", path)).ok and told.text, "it is told", 60), "later, too"
-
-
-def test_job_without_gpus_sees_none_and_is_stored(hub: QuotaHub) -> None:
-    hub.add_users(["sneaky"])
-    assert hub.start_server("sneaky", gpus=0).status_code in {201, 202}
-    wait_for(lambda: "sneaky/" in hub.ready(), "it runs", 60)
-    pod = json.loads(hub.kubectl("get", "pod", "jupyter-sneaky", "-o", "json"))
-    visible = [
-        [one["value"] for one in container["env"] if one["name"] == "NVIDIA_VISIBLE_DEVICES"]
-        for container in pod["spec"]["containers"]
-    ]
-    assert visible == [["void"], ["void"]], "whatever the Hub's configuration and a hook say"
-    wait_for(lambda: hub.jobs() == {"sneaky": "running"}, "it is written down")
 
 
 def test_a_new_person_gets_nothing_of_one_who_was_renamed_and_removed(hub: QuotaHub) -> None:

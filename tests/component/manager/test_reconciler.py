@@ -66,43 +66,21 @@ def labels(request: AdmissionRequest) -> dict[str, str]:
 # Pods that claim a job
 
 
-async def test_reservation_expires_although_the_pod_of_another_job_claims_its_id(
-    office: Office, leader: Acting
-) -> None:
-    runs, request = wants("bob"), wants()
-    await leader.run_job(runs)
-    await leader.ask(request)
-    claims = {"metadata": {"labels": {naming.JOB_LABEL: request.job}}}
-    await office.cluster.patch(PODS, "jupyter-bob", claims, NAMESPACE)
-    office.clock.moved += AFTER_RESERVATION
-    await until(lambda: leader.states() == {runs.job: JobState.RUNNING}, "it has expired")
-
-
-@pytest.mark.parametrize("restarted", [False, True], ids=["one Manager", "the next Manager"])
-async def test_pod_that_comes_too_late_is_charged_and_stopped(office: Office, restarted: bool) -> None:
-    request = wants(gpus=8)
+async def test_pod_that_comes_too_late_is_charged_and_stopped(office: Office) -> None:
+    request, waits = wants(gpus=8), wants("bob")
     async with office.manager() as leader:
         await leader.ask(request)
         office.clock.moved += AFTER_RESERVATION
         await until(lambda: not leader.states(), "it has expired")
-        if restarted:
-            await leader.settled()
-        else:
-            await check_late_pod(office, leader, request)
-    if restarted:
-        async with office.manager() as leader:
-            await check_late_pod(office, leader, request)
-
-
-async def check_late_pod(office: Office, leader: Acting, request: AdmissionRequest) -> None:
-    pod = await office.make_pod(request)
-    await office.bind(pod)
-    await until_stopped(office, "jupyter-alice")
-    waits = wants("bob")
-    assert (await leader.ask(waits)).decision == "wait", "the late pod is still there"
-    await office.delete(pod, grace=0)
-    await until(lambda: not has_strays(leader), "it is gone")
-    assert (await leader.ask(waits)).decision == "admit"
+        await leader.settled()
+    async with office.manager() as leader:
+        pod = await office.make_pod(request)
+        await office.bind(pod)
+        await until_stopped(office, "jupyter-alice")
+        assert (await leader.ask(waits)).decision == "wait", "the late pod is still there"
+        await office.delete(pod, grace=0)
+        await until(lambda: not has_strays(leader), "it is gone")
+        assert (await leader.ask(waits)).decision == "admit"
 
 
 async def test_pod_with_forged_labels_is_charged_and_stopped_and_the_real_one_goes_on(
@@ -120,27 +98,9 @@ async def test_pod_with_forged_labels_is_charged_and_stopped_and_the_real_one_go
     assert not await is_stopped(office, "jupyter-alice")
 
 
-@pytest.mark.parametrize("restarted", [False, True], ids=["one Manager", "the next Manager"])
-@pytest.mark.parametrize("waits", [False, True], ids=["admitted at once", "queued before"])
-async def test_pod_without_the_nonce_of_the_admission_is_stopped(office: Office, waits: bool, restarted: bool) -> None:
-    holder, request = wants("holder", gpus=8), wants()
-    async with office.manager() as leader:
-        if waits:
-            await leader.ask(holder)
-            assert (await leader.ask(request)).decision == "wait"
-            leader.hub_starts(request)
-            await leader.service.release_reservation(holder.job, "holder")
-            await until(lambda: leader.started(request), "it may have a pod")
-        else:
-            assert (await leader.ask(request)).decision == "admit"
-        if not restarted:
-            await check_forged_nonces(office, leader, request)
-    if restarted:
-        async with office.manager() as leader:
-            await check_forged_nonces(office, leader, request)
-
-
-async def check_forged_nonces(office: Office, leader: Acting, request: AdmissionRequest) -> None:
+async def test_pod_without_the_nonce_of_the_admission_is_stopped(office: Office, leader: Acting) -> None:
+    request = wants()
+    assert (await leader.ask(request)).decision == "admit"
     for name, nonce in (("without", ""), ("another", "guessed")):
         await office.bind(await office.make_pod(replace(request, nonce=nonce), name=name))
         await until_stopped(office, name)
@@ -183,10 +143,6 @@ async def test_ended_pod_that_claims_a_queued_job_does_not_end_it(office: Office
     await until_observed(office, leader)
     assert leader.state(waits) is JobState.RUNNING
     assert not await is_stopped(office, "jupyter-alice")
-
-
-async def test_job_of_a_hub_that_sends_no_nonce_is_its_pods(leader: Acting) -> None:
-    await leader.run_job(wants(nonce=""))
 
 
 async def test_pod_whose_labels_contradict_its_annotations_is_stopped(office: Office, leader: Acting) -> None:
@@ -321,15 +277,8 @@ def ended_with(leader: Acting, job: str) -> str:
     return record.stop.message if record.stop else ""
 
 
-@pytest.mark.parametrize(
-    ("policy", "ends"),
-    [(PodFailurePolicy.STOP, True), (PodFailurePolicy.RESTART, True), (PodFailurePolicy.CONTINUE, False)],
-    ids=lambda value: getattr(value, "value", None),
-)
-async def test_failed_pod_of_several_stops_the_job_and_is_named(
-    office: Office, leader: Acting, policy: PodFailurePolicy, ends: bool
-) -> None:
-    job = await run_several(office, leader, policy)
+async def test_failed_pod_of_several_stops_the_job_and_is_named(office: Office, leader: Acting) -> None:
+    job = await run_several(office, leader)
     roles = ["chief", "worker-0", "worker-1"]
     assert [pod.role for pod in leader.service.store.records[job].seen] == roles
     made = [one.detail for one in await leader.ledger.history(job) if one.reason == "pod-seen"]
@@ -339,7 +288,7 @@ async def test_failed_pod_of_several_stops_the_job_and_is_named(
     assert ended_with(leader, job) == ""
     await office.finish("jupyter-alice----worker-1", 3, "Error")
     await leader.run_job(wants("last", gpus=0))
-    assert ended_with(leader, job) == (f"Its pod worker-1 has ended: {EXIT_3[1]}" if ends else "")
+    assert ended_with(leader, job) == f"Its pod worker-1 has ended: {EXIT_3[1]}"
 
     async def told() -> bool:
         events = await leader.ledger.read(lambda connection: read_pod_events(connection, job))
@@ -352,11 +301,10 @@ async def test_failed_pod_of_several_stops_the_job_and_is_named(
     ("policy", "phase", "ends"),
     [
         (PodFailurePolicy.STOP, "Running", True),
-        (PodFailurePolicy.RESTART, "Running", True),
         (PodFailurePolicy.CONTINUE, "Running", False),
         (PodFailurePolicy.STOP, "Succeeded", False),
     ],
-    ids=["stop", "restart", "continue", "stop, and it had ended well"],
+    ids=["stop", "continue", "stop, and it had ended well"],
 )
 async def test_pod_of_several_that_is_deleted_while_no_manager_watches(
     office: Office, policy: PodFailurePolicy, phase: str, ends: bool
@@ -367,8 +315,6 @@ async def test_pod_of_several_that_is_deleted_while_no_manager_watches(
     await office.cluster.delete(PODS, name, NAMESPACE, grace=0)
     async with office.manager() as leader:
         assert ended_with(leader, job) == ("Its pod worker-1 was deleted from outside the Hub." if ends else "")
-        await until_observed(office, leader)
-        assert bool(ended_with(leader, job)) is ends
 
 
 async def test_job_of_several_pods_runs_although_one_has_ended_before_the_others_run(
@@ -419,16 +365,6 @@ async def test_job_grows_when_there_is_room_and_starts_small_again_after_it_had_
         assert len(leader.record(request).job.request.pods) == 2
 
 
-async def test_pod_of_several_whose_program_is_started_again_stops_no_job(office: Office, leader: Acting) -> None:
-    job = await run_several(office, leader, PodFailurePolicy.RESTART)
-    ended = {"terminated": {"exitCode": 3, "reason": "Error", "finishedAt": "2026-01-01T00:00:00Z"}}
-    state = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": ended}
-    status = {"phase": "Running", "containerStatuses": [{"name": "notebook", "ready": False, **state}]}
-    await office.cluster.patch(PODS, "jupyter-alice----worker-1", {"status": status}, NAMESPACE, subresource="status")
-    await until_observed(office, leader)
-    assert ended_with(leader, job) == ""
-
-
 async def test_job_of_which_not_all_pods_were_made_is_stopped(office: Office, leader: Acting) -> None:
     job = await run_several(office, leader, made=2)
     office.clock.moved += AFTER_RESERVATION
@@ -461,20 +397,6 @@ async def test_pod_of_several_that_is_deleted_stops_the_job(office: Office, lead
     job = await run_several(office, leader)
     await office.cluster.delete(PODS, "jupyter-alice----worker-1", NAMESPACE, grace=0)
     await until(lambda: ended_with(leader, job) == "Its pod worker-1 was deleted from outside the Hub.", "it is named")
-
-
-async def test_job_of_several_pods_ends_with_its_first_one_and_holds_gpus_until_all_are_gone(
-    office: Office, leader: Acting
-) -> None:
-    job = await run_several(office, leader)
-    await office.finish("jupyter-alice", 1, "Error")
-    await until(lambda: "failed with exit code 1" in ended_with(leader, job), "it ends with its first pod")
-    for name in ("jupyter-alice", "jupyter-alice----worker-0"):
-        await office.cluster.delete(PODS, name, NAMESPACE, grace=0)
-    await until_observed(office, leader)
-    assert leader.states()[job] is JobState.STOPPING
-    await office.cluster.delete(PODS, "jupyter-alice----worker-1", NAMESPACE, grace=0)
-    await until(lambda: job not in leader.states(), "all are gone")
 
 
 async def test_pod_that_calls_itself_a_further_one_is_no_pod_of_the_job(office: Office, leader: Acting) -> None:

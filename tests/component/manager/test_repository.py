@@ -8,7 +8,6 @@ import pytest
 
 from dlspawner.manager.db.repository import JobRepository, NotLeader
 from dlspawner.manager.db.store import Database
-from dlspawner.manager.model.activity import ActivityRecord
 from tests.component.manager.history import NOON, Past, write_past
 
 
@@ -32,12 +31,19 @@ async def test_lease_that_its_holder_acquires_again_begins_a_new_term(repository
         await repository.write(1, [])
 
 
-async def test_activities_of_an_earlier_term_are_refused(repository: JobRepository) -> None:
+@pytest.mark.parametrize("seconds", [0, 86_400], ids=["has expired", "by a wrong clock"])
+async def test_lease_that_is_over_is_taken(repository: JobRepository, seconds: int) -> None:
+    assert await repository.acquire("dead", seconds) == 1
+    assert await repository.acquire("second", 30) == 2
+    assert await repository.acquire("dead", 30) is None
+
+
+async def test_changes_of_an_earlier_term_are_refused(repository: JobRepository) -> None:
     earlier = await repository.acquire("first", 60)
     await repository.release("first")
     assert await repository.acquire("second", 60) is not None
     with pytest.raises(NotLeader):
-        await repository.write_activities(earlier or 0, {"j-1": ActivityRecord()})
+        await repository.write_as_leader(earlier or 0, lambda connection: None)
 
 
 async def test_last_end_of_a_server_is_that_of_its_newest_ended_job(store: Database, repository: JobRepository) -> None:

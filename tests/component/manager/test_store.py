@@ -18,7 +18,7 @@ from dlspawner.core.job import JobState
 from dlspawner.manager.db import engine as db_engine
 from dlspawner.manager.db.engine import DatabaseUnusable
 from dlspawner.manager.db.repository import JobRepository
-from dlspawner.manager.db.store import AddedKeys, Database, DatabaseUnavailable, FoundKey, TooManyKeys
+from dlspawner.manager.db.store import AddedKeys, Database, FoundKey, TooManyKeys
 from dlspawner.manager.db.tables import metadata
 from dlspawner.manager.model.ssh_keys import PublicKey, parse_keys
 from tests.component.manager import databases
@@ -91,15 +91,6 @@ async def test_suggestions_replace_each_other_without_added_keys(store: Database
     await store.add_keys("alice", [added], NOW, limit=50)
     assert [(one.name, one.source) for one in await store.suggestions("alice")] == [("new", "~/.ssh/new.pub")]
     assert await store.suggestions("bob") == []
-
-
-async def test_failing_database_raises_our_exception(store: Database, db_url: str) -> None:
-    engine = create_engine(db_url)
-    with engine.begin() as connection:
-        connection.execute(text("DROP TABLE ssh_keys"))
-    engine.dispose()
-    with pytest.raises(DatabaseUnavailable):
-        await store.keys("alice")
 
 
 @pytest.mark.slow

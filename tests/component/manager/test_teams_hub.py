@@ -1,4 +1,4 @@
-"""A Hub with several teams that takes two starts at a time: which team a job counts for, and the order of starts."""
+"""A Hub with several teams: which team a job counts for."""
 
 from __future__ import annotations
 
@@ -25,19 +25,7 @@ TEAMS = {
     "vision": {"title": "Vision", "quota": {"gpu": 2}},
     "text": {"title": "Text", "quota": {"gpu": 2}},
 }
-SPAWN_LIMIT = 2
-CROWD = [f"crowd{number}" for number in range(GPUS)]
-MEMBERS = {"wide": ["holder", *CROWD], "vision": ["both"], "text": ["both"]}
-# A start of the crowd takes long enough for the others to find the Hub full, and one counted failure ends the Hub.
-MORE = f"""
-import asyncio
-
-async def slowly(spawner):
-    if spawner.user.name.startswith("crowd"):
-        await asyncio.sleep(2)
-c.Spawner.pre_spawn_hook = slowly
-c.JupyterHub.concurrent_spawn_limit = {SPAWN_LIMIT}
-c.Spawner.consecutive_failure_limit = 1
+MORE = """
 c.JupyterHub.load_roles[-1]["scopes"] += ["groups", "admin:groups"]
 """
 
@@ -60,10 +48,10 @@ class TeamsHub(QuotaHub):
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TeamsHub]:
     with running(TeamsHub(tmp_path_factory.mktemp("teams"), settings=SETTINGS, extra=PATIENT + MORE)) as made:
-        made.add_users(sorted({"nobody", *(one for members in MEMBERS.values() for one in members)}))
-        for team, members in MEMBERS.items():
+        made.add_users(["nobody", "both"])
+        for team in ("vision", "text"):
             made.api("POST", f"/groups/{team}", {})
-            assert made.api("POST", f"/groups/{team}/users", {"users": members}).status_code == 200
+            assert made.api("POST", f"/groups/{team}/users", {"users": ["both"]}).status_code == 200
         yield made
         made.check_logs()
 
@@ -78,19 +66,3 @@ def test_job_counts_for_the_team_that_was_chosen_last(hub: TeamsHub) -> None:
     assert hub.start_server("both", gpus=1, team="wide").status_code == 400
     assert hub.team_of("nobody", gpus=0) == "default"
     assert hub.refusal("nobody", hub.start_server("nobody", gpus=1)).startswith("Team Everybody")
-
-
-def test_hub_with_a_spawn_limit_starts_all_in_their_order_without_a_failure(hub: TeamsHub) -> None:
-    assert hub.start_server("holder", gpus=GPUS).status_code in {201, 202}
-    wait_for(lambda: hub.ready() == ["holder/"], "all GPUs are held", SECONDS)
-    for number, user in enumerate(CROWD, start=1):
-        assert f"Number {number} in the queue" in hub.refusal(user, hub.start_server(user, gpus=1))
-    hub.api("DELETE", "/users/holder/server")
-    wait_for(lambda: {f"{user}/" for user in CROWD} <= set(hub.ready()), "all have started", SECONDS)
-    assert f"{SPAWN_LIMIT} pending spawns, throttling" in hub.log
-    query = "SELECT user_name, job_events.reason FROM job_events JOIN jobs USING (job) ORDER BY job_events.id"
-    events = [(user, reason) for user, reason in hub.rows(query) if user in CROWD]
-    assert [*dict.fromkeys(user for user, reason in events if reason == "scheduled")] == CROWD
-    assert sorted(user for user, reason in events if reason == "admitted") == CROWD
-    assert {reason for _, reason in events}.isdisjoint({"start-failing", "start-failed", "start-refused"})
-    hub.clear()

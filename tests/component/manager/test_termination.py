@@ -12,7 +12,6 @@ from dlspawner.clients.hub import HubError, HubRejected, HubUnavailable
 from dlspawner.clients.kubernetes import PODS
 from dlspawner.core.job import Job, JobState
 from dlspawner.manager.cluster import termination
-from dlspawner.manager.cluster.termination import JobEnder
 from dlspawner.manager.db.store import DatabaseUnavailable
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.notice import NoticeKind
@@ -46,10 +45,8 @@ async def test_stop_is_an_event_and_its_sentence_stays(office: Office, hub: Stop
         assert await leader.stop(request.job, EventReason.IDLE, SENTENCE)
         await leader.until_state(request, JobState.ENDED)
         assert (await leader.reasons(request))[-2:] == ["idle", "gone"]
-        found = await leader.ledger.find(request.job)
-    assert found is not None
-    assert found.stop is not None
-    assert (found.stop.code, found.stop.message) == ("idle", SENTENCE)
+        stop = await leader.stop_of(request)
+    assert (stop.code, stop.message) == ("idle", SENTENCE)
     assert hub.asked == [("alice", "")]
 
 
@@ -163,24 +160,6 @@ async def test_former_leader_does_not_repeat_stops(office: Office, hub: Stopping
         asked = len(hub.asked)
         await until(lambda: leader.admission is None, "it notices")
         assert len(hub.asked) <= asked + 1, "but for the request that was on its way"
-
-
-async def test_users_stop_at_the_end_of_the_lease_is_left_to_the_next_leader(
-    office: Office, hub: StoppingHub, leader: Acting
-) -> None:
-    await leader.run_job(request := wants())
-    store, decided = leader.service.store, []
-    transact = store.transact
-
-    async def transact_and_lose_the_lease(operation):  # type: ignore[no-untyped-def]
-        decided.append(await transact(operation))
-        take_over(office)
-        return decided[-1]
-
-    store.transact = transact_and_lose_the_lease  # type: ignore[method-assign]
-    assert await JobEnder(store, hub).end(leader.record(request), "alice")  # type: ignore[arg-type]
-    assert decided[0] is True
-    assert hub.asked == []
 
 
 async def test_stop_that_could_not_be_written_is_not_requested(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import requests
 
+from tests.component.manager import described
 from tests.component.manager.test_page import make_key
 from tests.component.manager.world import World
 
@@ -15,7 +16,12 @@ from tests.component.manager.world import World
 def ask(world: World, token: str | None, method: str, path: str, **arguments: Any) -> requests.Response:
     headers = {"Authorization": f"token {token}"} if token else {}
     headers.update(arguments.pop("headers", {}))
-    return requests.request(method, world.jobs + path, headers=headers, timeout=30, allow_redirects=False, **arguments)
+    answer = requests.request(
+        method, world.jobs + path, headers=headers, timeout=30, allow_redirects=False, **arguments
+    )
+    kind = answer.headers.get("Content-Type", "")
+    described.check(method, path[1:], answer.status_code, kind, answer.text)
+    return answer
 
 
 def test_key_is_added_listed_and_removed(world: World, person: str) -> None:

@@ -76,7 +76,7 @@ setup(
             "pytest-rerunfailures>=16",
             "pytest-xdist>=3",
             "hypothesis>=6",
-            "schemathesis>=4.32",
+            "jsonschema>=4",
             "playwright>=1.50",
             "axe-playwright-python>=0.1.4",
             "tensorboardX>=2.6",

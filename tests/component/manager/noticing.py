@@ -25,6 +25,7 @@ from dlspawner.manager.http import handlers
 from dlspawner.manager.http.auth import make_auth, read_service
 from dlspawner.manager.http.portal import ssh_keys
 from dlspawner.manager.state.job_store import JobStore
+from tests.component.manager import described
 from tests.component.manager.manager_harness import Acting, Office, make_namespace, prepare
 from tests.component.manager.world import ROOT, World, free_port, manager_environment
 
@@ -93,8 +94,9 @@ class Served:
             return Read(answer.status, text, content, answer.headers.get("Location", ""), answer.headers)
 
     async def ask(self, token: str | None, path: str, method: str = "GET", body: object = None) -> tuple[int, Any]:
-        """Status and content of an answer below api/."""
+        """Status and content of an answer below api/, which is a described one."""
         found = await self.read(token, f"api/{path}", method, json=body)
+        described.check(method, f"api/{path}", found.status, found.headers.get("Content-Type", ""), found.body)
         return found.status, json.loads(found.body) if found.body else None
 
 

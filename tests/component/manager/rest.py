@@ -14,6 +14,7 @@ from typing import Any
 
 import requests
 
+from tests.component.manager import described
 from tests.component.manager.quota import QuotaHub, running
 from tests.e2e.people import wait_for
 
@@ -67,11 +68,13 @@ class RestHub(QuotaHub):
     def ask_with(
         self, token: str | None, method: str, path: str, body: Any = None, **headers: str
     ) -> requests.Response:
-        """Straight at the Manager, below api/."""
+        """Straight at the Manager, below api/; the answer is a described one."""
         if token is not None:
             headers["Authorization"] = f"token {token}"
         url = f"{self.manager_url()}/services/jobs/api/{path}"
-        return requests.request(method, url, headers=headers, json=body, timeout=60, allow_redirects=False)
+        answer = requests.request(method, url, headers=headers, json=body, timeout=60, allow_redirects=False)
+        described.check(method, f"api/{path}", answer.status_code, answer.headers.get("Content-Type", ""), answer.text)
+        return answer
 
     def items(self, user: str, path: str) -> list[dict[str, Any]]:
         """All pages of a list."""

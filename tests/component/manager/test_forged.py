@@ -7,9 +7,10 @@ import itertools
 
 import requests
 
-from tests.component.manager.addresses import PREFIX, Address, addresses
+from tests.component.manager.addresses import PREFIX, addresses
 from tests.component.manager.manager_harness import wants
 from tests.component.manager.portals import Portal, proxied
+from tests.component.manager.test_hostile import path
 from tests.component.manager.test_page import Browser
 
 # What browsers say of a page of another site, beside its cookies.
@@ -21,10 +22,6 @@ ELSEWHERE = (
     {"Sec-Fetch-Site": "same-site"},  # a person's own server, at a name of its own
 )
 CHANGES = [one for one in addresses() if one.method in {"POST", "PUT", "DELETE"}]
-
-
-def path(address: Address, job: str, user: str, server: str = "train") -> str:
-    return address.path.format(id=job, notice="f" * 16, number="1", user=user, server=server, node="gpu-1")
 
 
 async def test_nothing_is_changed_for_a_browser_without_its_pages_value(portal: Portal, person: str) -> None:

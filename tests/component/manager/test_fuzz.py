@@ -1,9 +1,9 @@
 """Random requests by users of all kinds to every address of the Manager.
 
-No answer is a 5xx. Answers to other users hold nothing of the victim (name, jobs, servers, keys) unless the request
-held the same word, and no other user changes the victim's jobs. Afterwards the database is intact, and this Manager and
-its successor decide as before. The requests are the same in every run; a failure prints its seed. DLSPAWNER_FUZZ is the
-number of requests, DLSPAWNER_FUZZ_SEED makes others.
+No answer is a 5xx, and those of REST are as openapi.json describes them. Answers to other users hold nothing of the
+victim (name, jobs, servers, keys) unless the request held the same word, and no other user changes the victim's jobs.
+Afterwards the database is intact, and this Manager and its successor decide as before. The requests are the same in
+every run; a failure prints its seed. DLSPAWNER_FUZZ is the number of requests, DLSPAWNER_FUZZ_SEED makes others.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from dlspawner.clients.kubernetes import PODS
 from dlspawner.core.link import derive_hub_token
 from dlspawner.manager.model.notice import NoticeKind
 from dlspawner.manager.state.notify import post
-from tests.component.manager.addresses import Address, addresses
+from tests.component.manager import described
+from tests.component.manager.addresses import PREFIX, Address, addresses
 from tests.component.manager.manager_harness import NAMESPACE, Acting, wants
 from tests.component.manager.noticing import offices, serving
 from tests.component.manager.portals import Portal, equip
@@ -285,6 +286,9 @@ def test_no_request_breaks_the_manager_or_reveals_others(target: Target, existin
         answer = target.send(request, address.method, url)
         note(f"{address} with the seed {chosen}: {answer.status_code} {answer.text[:1000]}")
         assert answer.status_code < 500 or answer.status_code in UNAVAILABLE.get(str(address), ()), answer.text
+        path, kind = str(answer.request.path_url).removeprefix(PREFIX), answer.headers.get("Content-Type", "")
+        if not kind.startswith(("text/event-stream", "text/html")):  # no end, or no such address
+            described.check(address.method, path, answer.status_code, kind, answer.text)
         sent, received = f"{url} {request.body!r}", f"{answer.text} {answer.headers}"
         assert [one for one in existing.hidden_from(request.sender) if one in received and one not in sent] == []
         if request.sender in STRANGERS and address.method != "GET" and "{id}" in address.path:

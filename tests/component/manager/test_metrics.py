@@ -194,11 +194,6 @@ def ask_prometheus(url: str, expression: str) -> list[Any]:
     return found
 
 
-def values(url: str, expression: str) -> dict[str, float]:
-    """What is found, by the one label that it is summed by, or by none."""
-    return {"".join(one["metric"].values()): float(one["value"][1]) for one in ask_prometheus(url, expression)}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("title", "expression"), expressions(), ids=lambda text: text[:60])
 def test_expressions_of_the_dashboard_have_values(scraped: str, title: str, expression: str) -> None:

@@ -80,17 +80,6 @@ async def test_events_stay_unprocessed_while_the_database_is_unavailable() -> No
     assert reconciler.processed == [("MODIFIED", "a", 1), ("DELETED", "a", 2)]
 
 
-async def test_start_within_the_debounce_is_one_transition(office: Office) -> None:
-    office.debounce_seconds = 1.0
-    alice = wants()
-    async with office.manager() as leader:
-        await leader.ask(alice)
-        await office.bind(await office.make_pod(alice))
-        await until(lambda: leader.state(alice) is JobState.RUNNING, "it runs")
-
-        assert await leader.reasons(alice) in (["admitted", "running"], ["admitted", "pod-seen", "running"])
-
-
 async def test_deletion_of_a_pod_in_its_debounce_ends_its_job_at_once(office: Office) -> None:
     office.debounce_seconds = LONG
     alice = wants()

@@ -107,35 +107,6 @@ def test_private_key_is_neither_shown_nor_stored_nor_logged(browser: Browser) ->
     assert secret.encode() not in (browser.world.directory / "manager.sqlite").read_bytes()
 
 
-def test_form_without_a_valid_xsrf_token_changes_nothing(browser: Browser) -> None:
-    page = browser.open()
-    forged = browser.session.post(f"{browser.world.jobs}/keys", data={"key": make_key("forged")}, timeout=30)
-    assert forged.status_code == 403
-    assert "load it again" in forged.text
-    other = Browser(browser.world, "mallory")
-    (theirs,) = {fields["_xsrf"] for _, fields in Forms(other.open().text).found}
-    other.session.close()
-    stolen = browser.session.post(
-        f"{browser.world.jobs}/keys", data={"key": make_key("forged"), "_xsrf": theirs}, timeout=30
-    )
-    assert stolen.status_code == 403
-    assert "forged" not in browser.open().text
-    assert page.ok
-
-
-def test_message_of_another_user_in_the_same_browser_is_not_shown(browser: Browser, world: World) -> None:
-    page = browser.submit(browser.open(), r"/keys$", key=make_key("one"))
-    action, hidden = next(form for form in Forms(page.text).found if form[0].endswith("/remove"))
-    answer = browser.session.post(world.public + action, data=hidden, timeout=30, allow_redirects=False)
-    assert answer.status_code == 303
-    other = Browser(world, "mallory")
-    (said,) = [cookie for cookie in browser.session.cookies if cookie.name == "dlspawner-keys-said"]
-    other.session.cookies.set_cookie(said)
-    assert 'role="status"' not in other.open().text
-    other.session.close()
-    assert "The key was removed." in browser.open().text
-
-
 def test_key_found_by_a_job_is_offered_and_imported(browser: Browser, world: World, person: str) -> None:
     headers = {"Authorization": f"token {world.server_token(person, 'train')}"}
     body = {"keys": [{"key": make_key(HOSTILE), "source": "~/.ssh/id_ed25519.pub<script>"}]}

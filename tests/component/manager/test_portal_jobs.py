@@ -103,7 +103,7 @@ async def test_an_end_has_one_reason_on_every_page_and_for_the_hub_whichever_see
     portal.hub.over.add(("alice", "train"))
     assert (await portal.served.acting.reasons(question))[-1] == reason
     assert await hub.stop_reason(question.job) == text.without_last_words(judged.reason)
-    for page in ("", f"jobs/{question.job}", f"api/jobs/{question.job}"):
+    for page in ("", "all", "api/jobs", f"jobs/{question.job}", f"api/jobs/{question.job}"):
         answer = await portal.read("alice", page)
         assert sentence in answer.text + answer.body, page
 

@@ -7,7 +7,6 @@ import re
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import event
 
 from dlspawner.clients.hub import HubRejected, HubUnavailable
 from dlspawner.core.config import ExtendedResource
@@ -18,9 +17,6 @@ from dlspawner.manager.http.api.start_jobs import BLOCKED, LOG_IN, NOT_ENDED, NO
 from dlspawner.manager.http.portal.base import NO_JOB
 from dlspawner.manager.http.portal.lists import OTHERWISE, REASONS, QueuedReason, queued_rows
 from dlspawner.manager.model.access import Viewer
-from dlspawner.manager.model.event_reason import EventReason
-from dlspawner.manager.model.records import as_ended
-from dlspawner.manager.state.job_store import Transaction
 from tests.component.manager.manager_harness import until, wants
 from tests.component.manager.portals import Portal
 from tests.component.manager.test_portal_views import NOW, JobState, job
@@ -276,33 +272,3 @@ async def test_teams_are_shown_to_their_admins(portal: Portal) -> None:
     assert links == [False, True]
     portal.hub.servers = None
     assert "Members not known: the Hub does not answer" in (await portal.read("vera", "teams")).text
-
-
-async def test_rest_and_pages_have_the_same_sentence_of_an_end(portal: Portal) -> None:
-    ends = {
-        "It failed with exit code 137.": (EventReason.FAILED, "It failed with exit code 137."),
-        "The job has finished.": (EventReason.FINISHED, ""),
-        "The cluster refused its pod: no quota": (EventReason.NOT_CREATED, "no quota"),
-    }
-    statements = list[str]()
-    event.listen(
-        portal.served.manager.store._engine, "before_cursor_execute", lambda *given: statements.append(given[2])
-    )
-
-    async def count(path: str) -> int:
-        before = len(statements)
-        await portal.read("alice", path)
-        return len(statements) - before
-
-    counts: list[tuple[int, int]] = []
-    for number, (sentence, (reason, detail)) in enumerate(ends.items()):
-        job = (await portal.runs(wants("alice", gpus=1, server=f"s{number}"))).job
-
-        def end(turn: Transaction, job: str = job, reason: EventReason = reason, detail: str = detail) -> None:
-            turn.write(as_ended(turn.record(job)), reason, detail)  # type: ignore[arg-type]
-
-        await portal.served.book.transact(end)
-        counts.append((await count("api/jobs"), await count("all")))
-        for path in ("api/jobs", f"api/jobs/{job}", f"jobs/{job}", "all"):
-            assert sentence in (await portal.read("alice", path)).body, path
-    assert len(set(counts)) == 1, "the number of statements does not depend on the number of jobs"

@@ -230,6 +230,8 @@ def test_of_two_jobs_on_a_server_the_lasting_one_is_shown() -> None:
         ("failed", "It failed with exit code 3.", None, "It failed with exit code 3."),
         ("failed", "exit code 3.", StopReason(EventReason.IDLE, "Not used."), "Not used."),
         ("failed", "", None, "Its program has failed."),
+        ("finished", "", None, "The job has finished."),
+        ("not-created", "no quota", None, "The cluster refused its pod: no quota"),
         ("denied", "", None, "Denied."),
         ("replaced", "by j-3", None, "It was replaced by a newer request for the same server."),
         ("of a later version", "secret", None, "It has ended."),

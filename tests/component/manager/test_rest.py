@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import requests
 
+from tests.component.manager import described
 from tests.component.manager.test_page import make_key
 from tests.component.manager.world import World
 
@@ -15,7 +16,12 @@ from tests.component.manager.world import World
 def ask(world: World, token: str | None, method: str, path: str, **arguments: Any) -> requests.Response:
     headers = {"Authorization": f"token {token}"} if token else {}
     headers.update(arguments.pop("headers", {}))
-    return requests.request(method, world.jobs + path, headers=headers, timeout=30, allow_redirects=False, **arguments)
+    answer = requests.request(
+        method, world.jobs + path, headers=headers, timeout=30, allow_redirects=False, **arguments
+    )
+    kind = answer.headers.get("Content-Type", "")
+    described.check(method, path[1:], answer.status_code, kind, answer.text)
+    return answer
 
 
 def test_key_is_added_listed_and_removed(world: World, person: str) -> None:
@@ -80,9 +86,7 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
     "a form": ({"data": {"key": "x"}}, 415, "application/json"),
     "a list": ({"json": []}, 400, "JSON object"),
     "deep nesting": ({"data": b"[" * 60000, "headers": {"Content-Type": "application/json"}}, 400, "not JSON"),
-    "no key": ({"json": {}}, 422, "'key' is missing"),
     "not a key": ({"json": {"key": "hello"}}, 422, "not a public key"),
-    "a NUL": ({"json": {"key": "\0"}}, 422, "not a public key"),
     "a private key": ({"json": {"key": "-----BEGIN OPENSSH PRIVATE KEY-----"}}, 422, "was not stored"),
     "one name for two keys": ({"json": {"key": f"{make_key()}\n{make_key()}", "name": "x"}}, 422, "fits one key"),
     "a body of 100 KiB": ({"json": {"key": "x" * 100_000}}, 413, "longer than 64 KiB"),

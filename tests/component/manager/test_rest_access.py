@@ -1,5 +1,7 @@
 """Statuses of every address of the Manager for every kind of user: an address without a row fails.
 
+Answers of REST are as openapi.json describes them.
+
 What is asked about is there: jobs of alice's, a notice, a request for an approval, a key and one that was found.
 alice owns what is asked about; vera administers her team, lars another one, bob is in that. ``job`` is the token inside
 one of alice's jobs, ``gateway`` the gateway's, stolen; ``small`` is a token of hers for this service alone, ``reader``
@@ -15,10 +17,8 @@ from typing import Any
 import pytest
 import requests
 
-from dlspawner.core.link import derive_hub_token
-from tests.component.manager import rest
+from tests.component.manager import described, rest
 from tests.component.manager.addresses import PREFIX, addresses
-from tests.component.manager.manager_harness import wants
 from tests.component.manager.rest import RestHub
 from tests.component.manager.test_page import Forms, make_key
 
@@ -141,33 +141,13 @@ def ask(targets: Targets, who: str, address: str) -> requests.Response:
             _ = answer.content
         else:
             answer._content = b""  # it never ends
+        kind = answer.headers.get("Content-Type", "")
+        described.check(method, path, answer.status_code, kind, answer.text)
         return answer
 
 
-_UIDS = {"first_uid": 20000, "last_uid": 59999}
-# What the Hub sends to addresses which are for it alone, without changing what the rows above are about.
-BY_THE_HUB: dict[str, Any] = {
-    "GET api/internal/files": None,
-    "GET api/internal/free-gpus": None,
-    "GET api/internal/templates/{user}/usual-start": None,
-    "PUT api/internal/jobs/{id}/admission": {
-        **{"user": "alice", "server": SERVER, "team": "vision", "template": "tiny", "preemptible": False},
-        **{"priority": "", "requeue": False, "request_milliseconds": 3000, "namespace": "jobs"},
-        "pods": list(wants(gpus=9).pods),
-    },
-    "GET api/internal/jobs/{id}/ending": None,
-    "GET api/internal/jobs/{id}/log-kept": None,
-    "POST api/internal/jobs/{id}/left": {"user": "alice"},
-    "POST api/internal/jobs/{id}/released": {"user": "alice"},
-    "GET api/internal/users/{user}/account": None,
-    "PUT api/internal/users/{user}/account": _UIDS,
-    "POST api/internal/users/{user}/interrupted": {"server": "none", "job": ""},
-    "POST api/internal/users/{user}/removed": {},
-    "POST api/internal/users/{user}/renamed": {"name": "nobody-2"},
-    "PUT api/internal/users/{user}/starting": {"server": WAITS, **_UIDS},
-    "GET api/internal/users/{user}/waiting": None,
-}
-
+# For the Hub alone, by a token of its own.
+OF_THE_HUB = [str(one) for one in addresses() if one.path.startswith("api/internal/")]
 # Buttons: a GET of their address redirects to the page, or to the login.
 BUTTONS = (
     "GET cluster/cordon",
@@ -233,8 +213,7 @@ MAY: dict[str, tuple[int | None, ...]] = {
     "GET api/jobs/{id}/pod-events": (401, 404, 404, 403, 403, 403, 200, 200, 403, 200, 403),
     "GET api/jobs/{id}/usage": (401, 404, 404, 403, 501, 403, 501, 501, 501, 501, 403),  # there is no Prometheus
     "POST preview": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
-    # for the Hub alone, by a token of its own
-    **dict.fromkeys(BY_THE_HUB, (403,) * len(WHO)),
+    **dict.fromkeys(OF_THE_HUB, (403,) * len(WHO)),
     # pages, which lead people to the login, and their buttons
     **dict.fromkeys(BUTTONS, (302, *[303] * 10)),
     "GET ": (302, 200, 200, 403, 404, 403, 200, 200, 200, 200, 403),
@@ -305,21 +284,6 @@ def test_statuses(targets: Targets, address: str) -> None:
     assert got == dict(zip(WHO, MAY[address], strict=True))
 
 
-@pytest.mark.parametrize("address", BY_THE_HUB)
-def test_addresses_for_the_hub(targets: Targets, address: str) -> None:
-    assert set(MAY[address]) == {403}
-    method, _, path = address.partition(" ")
-    places = {"id": targets.old, "user": "nobody" if path.endswith(("removed", "renamed")) else "alice"}
-    token = derive_hub_token("manager-token")
-    answer = targets.hub.ask_with(token, method, path.removeprefix("api/").format(**places), BY_THE_HUB[address])
-    assert answer.ok, answer.text
-
-
-def test_addresses_refused_to_all_are_those_for_the_hub() -> None:
-    nobody = {address for address, row in MAY.items() if set(row) == {403} and address.partition(" ")[2] != CALLBACK}
-    assert nobody == {*BY_THE_HUB, "POST preview"}, "the form has a ticket"
-
-
 @pytest.mark.parametrize("button", ["keys/suggestions/{number}/import", "keys/{number}/remove"])
 def test_buttons_with_one_answer_for_all_change_own_keys_only(targets: Targets, button: str) -> None:
     """Of a key of alice's that was found, or is there: the answer is the same, whether it is one's own or not."""
@@ -335,12 +299,3 @@ def test_buttons_with_one_answer_for_all_change_own_keys_only(targets: Targets, 
         ask(targets, who, f"POST {button}")
         changed += [who] if keys() != before else []
     assert changed == ["alice"]
-
-
-def test_lists_hold_no_foreign_jobs(targets: Targets) -> None:
-    """What the teams' admin and administrators find there is hidden from everybody else, under every filter."""
-    hub, mine = targets.hub, {targets.runs, targets.old, targets.waits}
-    for query in ("", "?user=alice", "?team=vision", f"?server={SERVER}", "?state=live", "?state=ended"):
-        found = {who: {one["id"] for one in hub.items(who, f"jobs{query}")} for who in ("bob", "lars", "vera", "admin")}
-        assert (found["bob"] | found["lars"]) & mine == set(), query
-        assert found["vera"] & mine == found["admin"] & mine != set(), query

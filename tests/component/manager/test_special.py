@@ -17,7 +17,6 @@ from dlspawner.manager.admission.approvals import ONLY_HUB, may_decide
 from dlspawner.manager.admission.service import NO_SPECIAL_NAMESPACE, WRONG_NAMESPACE, AdmissionRequest
 from dlspawner.manager.model.access import Viewer
 from dlspawner.manager.model.approval_request import ApprovalRequest, new_request
-from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.namespaces import JobNamespaces
 from dlspawner.manager.model.records import PodRef, read_pods, write_pods
 from tests.component.manager.api_client import asked, decides, set_caps, standings, written
@@ -83,23 +82,6 @@ async def test_stray_in_the_second_namespace_is_stopped_and_its_namesake_goes_on
     await second.make_pod(wants("alice", 1, server="b", namespace=SECOND))
     await until_empty(second, SECOND)
     assert await staying(second, NAMESPACE) == {"jupyter-alice"}
-
-
-async def test_restarted_manager_stops_a_pod_in_the_second_namespace(second: Office) -> None:
-    runs = wants("alice", 1, namespace=SECOND)
-    await second.make_pod(runs)
-    async with second.manager() as leader:
-        await until(lambda: runs.job in leader.states(), "it is seen")
-        await leader.settled()
-
-    async def has_no_such_server(user: str, server: str = "") -> bool:
-        return True
-
-    second.hub.stop_server = has_no_such_server  # type: ignore[method-assign]
-    async with second.manager() as leader:
-        assert leader.record(runs).seen[0].namespace == SECOND
-        await leader.stop(runs.job, EventReason.IDLE)
-        await until_empty(second, SECOND)
 
 
 @pytest.mark.parametrize(

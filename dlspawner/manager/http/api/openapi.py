@@ -1,7 +1,7 @@
 """``openapi.json``: the REST resources in one table; their schemas are those of the models that handlers use.
 
-A test walks all addresses of the application: an address that is neither here nor in ``INTERNAL`` fails it. Another
-test asks for each operation once with success, and compares the answer.
+A test walks all addresses of the application: an address that is neither here nor in ``INTERNAL`` fails it. The tests
+of REST compare every answer that they get.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Model = type[BaseModel]
 class Operation:
     """One method of one address: its query or body, and the models, or the text, of the answers that are no problems.
 
-    ``problems`` are those besides the ones of its query, body and path. ``waits``: for minutes, or without an end.
+    ``problems`` are those besides the ones of its query, body and path.
     """
 
     method: str
@@ -54,7 +54,6 @@ class Operation:
     statuses: tuple[int, ...] = (200,)
     problems: tuple[int, ...] = ()
     kind: str = "application/json"
-    waits: bool = False
 
 
 TEXT, _JSON, _PLAIN, _STREAM = "text", "application/json", "text/plain", "text/event-stream"
@@ -98,12 +97,12 @@ OPERATIONS = (
     Operation("GET", "ssh-settings", "GetSshSettings", "Settings of logins", None, (r.SshSettingsModel,)),
     Operation("PUT", "ssh-settings", "PutSshSettings", "Change them", q.SshSettingsBody, (r.SshSettingsModel,)),
     Operation("GET", "ssh-config", "GetSshConfig", "For one's OpenSSH", None, (r.SshConfigModel,), _OK, (404,)),
-    Operation("GET", "notices", "ListNotices", "Notices", q.NoticesQuery, (r.NoticesModel,), _OK, (), _JSON, True),
+    Operation("GET", "notices", "ListNotices", "Notices", q.NoticesQuery, (r.NoticesModel,)),
     Operation("POST", "notices/{notice}/seen", "SeeNotice", "It was read", None, (), _DONE),
     Operation(
         "POST", "notices/{notice}/keep", "KeepByNotice", "Its button", None, (r.KeptByNoticeModel,), _OK, _NOT_SO
     ),
-    Operation("GET", "events", "FollowEvents", "Changes", None, (r.ServerSentEventModel,), _OK, (429,), _STREAM, True),
+    Operation("GET", "events", "FollowEvents", "Changes", None, (r.ServerSentEventModel,), _OK, (429,), _STREAM),
     Operation("GET", "openapi.json", "GetDescription", "This description", None, (r.DescriptionModel,)),
 )
 # For the gateway and jobs themselves, as internal/ is for the Hub: their own clients are in this repository.

@@ -112,25 +112,24 @@ class KeysPageBase(PageHandler):
         self.back(added=_ids(result.new), known=_ids(result.known))
 
     def back(self, **said: str) -> None:
-        """Redirect to the page, which says this once, to this person."""
+        """Redirect to the page, which says this once."""
         page = f"{self.manager.service.prefix}keys"
-        if self.identity is not None and said:
-            told = json.dumps({"to": self.identity.name, **said})
-            secure = self.request.protocol == "https"
+        if said:
+            told, secure = json.dumps(said), self.request.protocol == "https"
             self.set_signed_cookie(SAID, told, None, path=page, httponly=True, samesite="Strict", secure=secure)
         self.redirect(page, status=303)
 
-    def said(self, person: HubIdentity) -> dict[str, str]:
+    def said(self) -> dict[str, str]:
         """Returns the sentence about the user's latest action, shown once."""
         if self.get_cookie(SAID) is None:
             return {}
         self.clear_cookie(SAID, path=f"{self.manager.service.prefix}keys")
         told: dict[str, str] = json.loads(self.get_signed_cookie(SAID) or "{}")
-        return told if told.get("to") == person.name else {}
+        return told
 
     async def show_keys(self, person: HubIdentity, status: int = 200, **values: object) -> None:
         """The page, with what was done just now, or what is wrong, in `values`."""
-        keys, said = await self.manager.store.keys(person.name), self.said(person)
+        keys, said = await self.manager.store.keys(person.name), self.said()
         self.show(
             "keys.html",
             status,

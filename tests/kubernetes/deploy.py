@@ -22,7 +22,7 @@ from typing import Any
 
 from tests.e2e.people import answers, wait_for
 from tests.kubernetes.conftest import DEMO, Kubectl
-from tests.kubernetes.instance import in_url
+from tests.kubernetes.instance import PROJECT, in_url
 from tests.kubernetes.manifests import JOBS, PRODUCT
 
 IMAGES = ("hub", "gateway", "job", "ssh", "proxy", "postgresql")
@@ -41,15 +41,17 @@ class Deployment:
     admin_password: str = field(repr=False)
 
 
-def overlay(directory: Path, prefix: str, tag: str, nodes: Iterable[str] = (), **more: list[Any]) -> Path:
-    """An overlay of the demo with these images and the addresses of the nodes, from which ssh comes to jobs.
+def overlay(
+    directory: Path, prefix: str, tag: str, nodes: Iterable[str] = (), source: Path = PROJECT, **more: list[Any]
+) -> Path:
+    """An overlay of these sources' demo with these images and the addresses of the nodes, from which ssh comes to jobs.
 
     `more`: its `components` and `patches`.
     """
     kustomization: dict[str, Any] = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
-        "resources": [os.path.relpath(DEMO, directory.resolve())],
+        "resources": [os.path.relpath(source / DEMO.relative_to(PROJECT), directory.resolve())],
         "images": [{"name": f"dlspawner/{name}", "newName": f"{prefix}/{name}", "newTag": tag} for name in IMAGES],
         "components": [os.path.relpath(COMPONENTS / name, directory.resolve()) for name in more.get("components", ())],
         "patches": more.get("patches", []),
@@ -76,12 +78,20 @@ _PATHS = ("hub/login", "services/jobs/health")  # the proxy has its routes when 
 
 
 def deploy(
-    kubectl: Kubectl, prefix: str, tag: str, *, seconds: float = 180, url: str = "", **more: list[Any]
+    kubectl: Kubectl,
+    prefix: str,
+    tag: str,
+    source: Path = PROJECT,
+    *,
+    seconds: float = 180,
+    url: str = "",
+    **more: list[Any],
 ) -> Deployment:
     """Apply, with `more` in the overlay, and return when people can log in: at the NodePort, or at `url`."""
-    nodes = node_addresses(kubectl)
+    nodes, jobs = node_addresses(kubectl), ("get", "jobs", "-n", PRODUCT, "-o", "name")
+    wait_for(lambda: not kubectl(*jobs), "an earlier run's Job bootstrap is gone: it cannot be changed", 120)
     with tempfile.TemporaryDirectory() as directory:
-        kubectl("apply", "-k", str(overlay(Path(directory), prefix, tag, nodes, **more)))
+        kubectl("apply", "-k", str(overlay(Path(directory), prefix, tag, nodes, source, **more)))
     host = nodes[0]  # where NodePorts are found
     url = url or f"http://{in_url(host)}:{HTTP_PORT}"
     come_up(kubectl, url, seconds)

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from tests.e2e.people import wait_for
-from tests.kubernetes import build
+from tests.kubernetes import build, product
 from tests.kubernetes.cluster import quiet
 from tests.kubernetes.conftest import DEMO, Kubectl
 from tests.kubernetes.deploy import HTTP_PORT, SSH_PORT, Deployment, come_up, node_addresses, ready
@@ -35,6 +35,7 @@ MODULE = build.Module(
 )
 CHART = Path("hub_config", "helm", "dlspawner")  # in the sources
 RELEASE = "r"
+IMAGES = {"manager": "hub", "gateway": "gateway", "ssh": "ssh"}  # custom.images, and which each is
 # What an administrator has to say.
 NEEDED: dict[str, Any] = {
     "databaseUrl": "postgresql+psycopg://manager:secret@db.example.org/manager",
@@ -65,30 +66,25 @@ def rendered(chart: Path, custom: Mapping[str, Any] = NEEDED, **jupyterhub: obje
     return [one for one in yaml.safe_load_all(run("template", chart, custom, **jupyterhub)) if one]
 
 
-def deploy(kubectl: Kubectl, prefix: str, tag: str, source: Path = PROJECT, processes: str = "") -> Deployment:
-    """`helm install` with a PostgreSQL beside it and the demo's cluster, teams and overrides; people can log in.
-
-    ``source``: where the chart is; ``processes``: the tag of the product's own processes, if not that of the others.
+def deploy(kubectl: Kubectl, prefix: str, tag: str, source: Path = PROJECT) -> Deployment:
+    """`helm install` of these sources' chart with a PostgreSQL beside it and the demo's cluster, teams and overrides;
+    people can log in.
     """
     nodes = node_addresses(kubectl)
     url, passwords = f"http://{in_url(nodes[0])}:{HTTP_PORT}", [secrets.token_hex(16) for _ in range(2)]
     login = dict(zip(("user_password", "admin_password"), passwords, strict=True))
-    tags = dict.fromkeys(("hub", "k8s-hub", "gateway"), processes or tag)
-    image = {name: {"name": f"{prefix}/{name}", "tag": tags.get(name, tag)} for name in (*tags, "job", "proxy", "ssh")}
+    image = {name: {"name": f"{prefix}/{name}", "tag": tag} for name in (*product.PROCESSES, "job", "proxy", "ssh")}
     custom = {
         "databaseUrl": _postgresql(kubectl, f"{prefix}/postgresql:{tag}"),
         "publicUrl": f"{url}/",
         "ssh": {"host": nodes[0], "port": SSH_PORT},
-        "images": {
-            name: f"{image[ours]['name']}:{image[ours]['tag']}"
-            for name, ours in {"manager": "hub", "gateway": "gateway", "ssh": "ssh"}.items()
-        },
+        "images": {name: f"{prefix}/{ours}:{tag}" for name, ours in IMAGES.items()},
         "nodeAddresses": [f"{address}/32" for address in nodes],
         "gateway": {"service": {"type": "NodePort", "nodePort": SSH_PORT}},
         **{name: yaml.safe_load((DEMO / f"{name}.yaml").read_text()) for name in ("cluster", "teams")},
     }
     hub = {
-        "image": image["k8s-hub" if "DLSPAWNER_Z2JH" in os.environ else "hub"],
+        "image": image["k8s-hub" if product.K8S_HUB else "hub"],
         "config": {
             "JupyterHub": {"authenticator_class": "shared-password"},
             "SharedPasswordAuthenticator": login,

@@ -30,7 +30,9 @@ PACKAGES = "openmpi-bin"  # in the job image, for journeys
 SPACE = 5  # GB that their first build takes: a base, buildah's layers, and what is imported
 PREFIX = "localhost/dlspawner"
 EARLIER = "earlier"
-PROCESSES = ("hub", "gateway")  # what an upgrade is of: jobs have their image from the start on
+# Upon zero-to-jupyterhub's own Hub, of which $BUILD_FLAGS has the name: for its chart alone (helm.py).
+K8S_HUB = ("k8s-hub",) if "DLSPAWNER_Z2JH" in os.environ else ()
+PROCESSES = ("hub", "gateway", *K8S_HUB)
 BASE = "localhost/debian:bookworm-slim"
 RECIPES = PROJECT / "hub_config" / "images"
 SOURCES = ("setup.py", "pyproject.toml", "constraints.txt", "dlspawner", "ssh_gateway", "templates", "hub_config")
@@ -58,7 +60,7 @@ class Version:
 
     @property
     def fingerprint(self) -> str:
-        digest = hashlib.sha256(repr((PREFIX, self.tag, os.environ.get("BUILD_FLAGS"))).encode())
+        digest = hashlib.sha256(repr((PREFIX, self.tag, self.images, os.environ.get("BUILD_FLAGS"))).encode())
         for path in _files(self.sources):
             digest.update(str(path.relative_to(self.sources)).encode() + path.read_bytes())
         return digest.hexdigest()[:16]
@@ -66,12 +68,14 @@ class Version:
 
 def images(say: Say) -> list[Image]:
     """The product's images, built where their sources changed."""
-    return _made(Version(PROJECT, tag(), tuple(names()), cache() / "images" / "layout"), say)
+    return _made(Version(PROJECT, tag(), (*names(), *K8S_HUB), cache() / "images" / "layout"), say)
 
 
 def earlier(sources: Path, say: Say) -> list[Image]:
-    """Images of the processes of an earlier version, beside those of the present one."""
-    return _made(Version(sources, EARLIER, PROCESSES, cache() / "images" / EARLIER), say)
+    """An earlier version's: those of its processes are built, the others are the present ones by another name."""
+    made = _made(Version(sources, EARLIER, PROCESSES, cache() / "images" / EARLIER), say)
+    present = zip((*names(), *K8S_HUB), images(say), strict=True)
+    return made + [_image(name, EARLIER, one.layout, one.digest) for name, one in present if name not in PROCESSES]
 
 
 def _made(version: Version, say: Say) -> list[Image]:

@@ -1,7 +1,8 @@
-"""`helm upgrade` of an earlier release beneath running jobs, and the way back, as hub_config/OPERATIONS.md says.
+"""Upgrade of an earlier release beneath running jobs, and the way back, as hub_config/OPERATIONS.md says.
 
-Its Hub, Manager and gateway are of an earlier commit, its chart too. What the databases must keep is shown without
-containers (tests/component/manager/test_rollback.py). Needs a cluster of ours; nightly.
+By the chart and by the manifests: its Hub, Manager and gateway are of an earlier commit, and so is what installs them.
+What the databases must keep is shown without containers (tests/component/manager/test_rollback.py). Needs a cluster of
+ours; nightly.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import os
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,9 +27,9 @@ from tests.e2e.people import Person, begun, read_until, wait_for
 from tests.e2e.test_evictions import listed
 from tests.e2e.test_replicas import forwarded
 from tests.e2e.test_upgrade import MIGRATION, before
-from tests.kubernetes import cluster, helm, product
+from tests.kubernetes import cluster, deploy, helm, product
 from tests.kubernetes.conftest import IMAGE_PREFIX, IMAGE_TAG, Kubectl
-from tests.kubernetes.deploy import come_up, secret
+from tests.kubernetes.deploy import Deployment, come_up, secret
 from tests.kubernetes.instance import ENVIRONMENT, GPUS
 from tests.kubernetes.manifests import JOBS, PRODUCT
 
@@ -36,26 +38,72 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(ENVIRONMENT not in os.environ, reason="the earlier images come to our own node alone"),
 ]
-IMAGES = {"manager": "hub", "gateway": "gateway"}
 STREAMS = "until [ -e /tmp/enough ]; do echo line; sleep 0.2; done; echo the end"
 
 
-@pytest.fixture
-def stack(kubectl: Kubectl, tmp_path: Path) -> Iterator[Deployed]:
+@dataclass
+class Chart:
+    """A release of the chart: its upgrade and the way back are Helm's."""
+
+    kubectl: Kubectl
+    source: Path  # of the earlier version
+    folder: Path
+    password = ("databases", "manager")  # of the Manager's database: the Secret, and its key
+
+    def install(self) -> Deployment:
+        return helm.deploy(self.kubectl, IMAGE_PREFIX, product.EARLIER, self.source)
+
+    def upgrade(self) -> None:
+        tags = [f"{image}.image.tag={IMAGE_TAG}" for image in ("hub", "proxy.chp", "singleuser")]
+        ours = [f"custom.images.{name}={IMAGE_PREFIX}/{image}:{IMAGE_TAG}" for name, image in helm.IMAGES.items()]
+        given = [f"--set=jupyterhub.{one}" for one in (*tags, *ours)]
+        helm.change("upgrade", helm.whole_chart(self.folder), "--reset-then-reuse-values", *given)
+
+    def roll_back(self) -> None:
+        helm.change("rollback", "1")
+
+    def remove(self) -> None:
+        helm.remove(self.kubectl)
+
+
+@dataclass
+class Manifests:
+    """The demo's overlay of either version with its images, applied at each step."""
+
+    kubectl: Kubectl
+    source: Path
+    folder: Path
+    password = ("manager-database", "password")
+
+    def install(self) -> Deployment:
+        return deploy.deploy(self.kubectl, IMAGE_PREFIX, product.EARLIER, self.source)
+
+    def upgrade(self) -> None:
+        deploy.deploy(self.kubectl, IMAGE_PREFIX, IMAGE_TAG)
+
+    roll_back = install
+
+    def remove(self) -> None:
+        deploy.remove(self.kubectl)
+
+
+@pytest.fixture(params=[Chart, Manifests])
+def way(request: pytest.FixtureRequest, kubectl: Kubectl, tmp_path: Path) -> Iterator[Chart | Manifests]:
     source = before(MIGRATION, tmp_path / "before")
     cluster.import_images(product.earlier(source, cluster.quiet))
+    made: Chart | Manifests = request.param(kubectl, source, tmp_path)
     try:
-        yield Deployed(helm.deploy(kubectl, IMAGE_PREFIX, IMAGE_TAG, source, product.EARLIER))
+        yield made
     finally:
-        helm.remove(kubectl)
+        made.remove()
 
 
 @contextlib.contextmanager
-def database(kubectl: Kubectl) -> Iterator[str]:
+def database(kubectl: Kubectl, way: Chart | Manifests) -> Iterator[str]:
     """The Manager's, as libpq reaches it from here."""
-    password = secret(kubectl, "databases")["manager"]
+    name, key = way.password
     with forwarded("pod/postgresql-0", 5432) as port:
-        yield f"postgresql://manager:{password}@127.0.0.1:{port}/manager"
+        yield f"postgresql://manager:{secret(kubectl, name)[key]}@127.0.0.1:{port}/manager"
 
 
 def sql(kubectl: Kubectl, *statements: str, name: str = "postgres") -> str:
@@ -86,10 +134,11 @@ def are(person: Person, **states: str) -> bool:
     return {server: state for server, (_, state, _) in jobs(person).items()} == states
 
 
-def test_jobs_outlive_an_upgrade_of_the_chart_and_the_way_back(
-    stack: Deployed, kubectl: Kubectl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_jobs_outlive_an_upgrade_and_the_way_back(
+    way: Chart | Manifests, kubectl: Kubectl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(databases.PROGRAMS), prepend=":")
+    stack = Deployed(way.install())
     alice = stack.person("alice")
     ssh = alice.ssh(tmp_path / "ssh")
     watched = SimpleNamespace(kubeconfig=Path(os.environ["KUBECONFIG"]), namespace=JOBS, resource="nvidia.com/gpu")
@@ -99,15 +148,13 @@ def test_jobs_outlive_an_upgrade_of_the_chart_and_the_way_back(
         assert alice.start("waits", template="ssh", gpus=1, memory="256Mi").status_code in {202, 429}
         wait_for(lambda: are(alice, book="running", train="running", waits="queued"), "one waits")
         known, running, older = jobs(alice), pods(), schema(kubectl)
-        with database(kubectl) as url:
+        with database(kubectl, way) as url:
             there = url.replace("://", "+psycopg://")
             assert cli.main(["backup", str(tmp_path / "saved"), f"--manager-db={there}"]) == 0
 
         with begun(ssh.line("train", STREAMS)) as session:
             read_until(session.stdout, "line")
-            tags = [f"custom.images.{name}={IMAGE_PREFIX}/{image}:{IMAGE_TAG}" for name, image in IMAGES.items()]
-            given = [f"--set=jupyterhub.{one}" for one in (f"hub.image.tag={IMAGE_TAG}", *tags)]
-            helm.change("upgrade", helm.whole_chart(tmp_path), "--reset-then-reuse-values", *given)
+            way.upgrade()
             come_up(kubectl, stack.url)
             wait_for(lambda: alice.ready("book") and alice.ready("train"), "the new Hub has found both")
             assert schema(kubectl) > older
@@ -123,9 +170,9 @@ def test_jobs_outlive_an_upgrade_of_the_chart_and_the_way_back(
         kubectl("scale", "-n", PRODUCT, "deployment/hub", "deployment/manager", "--replicas=0")
         wait_for(lambda: not listed(PRODUCT, "pods", "-l", "app.kubernetes.io/name=manager"), "it has ended", 60)
         sql(kubectl, "ALTER DATABASE manager RENAME TO newer", "CREATE DATABASE manager OWNER manager")
-        with database(kubectl) as url:
+        with database(kubectl, way) as url:
             subprocess.run([*RESTORE, f"--dbname={url}", tmp_path / "saved" / "manager"], check=True)
-        helm.change("rollback", "1")
+        way.roll_back()
         come_up(kubectl, stack.url)
         assert schema(kubectl) == older
         wait_for(lambda: are(alice, book="ended", train="running", waits="running"), "the present is seen", 120)

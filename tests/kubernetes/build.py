@@ -167,7 +167,7 @@ def need_space(folder: Path, gigabytes: int, what: str) -> None:
 def _build(module: Module, go: Path, target: Path, say: Say) -> None:
     """Compile, and say every half minute how far it is."""
     env = os.environ | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local"}
-    say(f"Building {module.title} (once; with nothing downloaded yet Kubernetes takes 6 to 7 minutes on two cores) …")
+    say(f"Building {module.title} (once; with nothing downloaded yet Kubernetes takes 4 to 7 minutes on two cores) …")
     start = time.monotonic()
     there: dict[str, Any] = {"folder": module.folder, "env": env}
     run([go, "mod", "download"], f"The sources of {module.title} could not be had", **there)

@@ -20,10 +20,10 @@ from dlspawner import cli
 from tests.e2e.people import Person, wait_for
 from tests.e2e.stack import ROOT, failing
 from tests.e2e.test_installed import Installed, built, copied, run
+from tests.harness.spawner_hub import JUPYTERHUB_5_5
 
 pytestmark = [pytest.mark.launcher, pytest.mark.slow]
 MIGRATION = "dlspawner/manager/db/migrations/versions/0006_idle_periods.py"
-JUPYTERHUB_5_5 = Path(sys.prefix) / "jupyterhub-5.5"  # put there by the Makefile
 PROCESSES = ("dlspawner.manager", "jupyterhub", "ssh_gateway")
 
 
@@ -113,23 +113,24 @@ def test_a_job_outlives_the_upgrade_of_an_installed_release_and_the_way_back(sta
     same = wait_for(lambda: ssh.run("train", "cat /proc/1/stat ~/file").stdout, "ssh to the job of before").split()
     assert (same[21], same[-1]) == (started[21], "kept"), "its first process is the one of before"
     wait_for(lambda: states(alice) == expected, "history and queue are as before")
-    for server in ("book", "train"):
-        alice.stop(server)
+    alice.stop("train")
     wait_for(lambda: states(alice).get("waits") == "running", "what waited has started, by the new release", 120)
     assert ssh.run("waits", "cat ~/file").stdout == "kept\n"
 
-    # The way back: the older release refuses the Manager's newer database, and runs on the back-up's.
+    # The way back: the older release refuses the newer databases, and runs on the back-up's.
     assert stack.stop() == 0, stack.said
-    stack.install(old)
+    stack.install(old, JUPYTERHUB_5_5)
     assert "made by a newer version" in failing(stack)
-    for lost in stack.state.glob("manager.sqlite*"):
-        lost.unlink()
-    shutil.copy(tmp_path / "saved" / "manager", stack.state / "manager.sqlite")
+    for name in ("manager", "hub"):
+        for lost in stack.state.glob(f"{name}.sqlite*"):
+            lost.unlink()
+        shutil.copy(tmp_path / "saved" / name, stack.state / f"{name}.sqlite")
     stack.start()
     assert stack.schema == older
-    now = {"done": "ended", "book": "ended", "train": "ended", "waits": "running"}
+    now = {"done": "ended", "book": "running", "train": "ended", "waits": "running"}
     wait_for(lambda: states(alice) == now, "what has ended and begun since is seen", 120)
-    wait_for(lambda: alice.ready("waits"), "the Hub, whose database was not touched, knows its server")
+    wait_for(lambda: alice.ready("book") and alice.ready("waits"), "the older Hub has found both")
+    assert "Jupyter Server" in alice.get("/user/alice/book/").text
     wait_for(lambda: ssh.run("waits", "cat ~/file").stdout == "kept\n", "ssh with the key of before")
     alice.close()
     again.close()

@@ -31,6 +31,7 @@ from tests.harness.ports import free_port
 from tests.kubernetes import planes
 
 ROOT = Path(__file__).resolve().parents[2]
+JUPYTERHUB_5_5 = Path(sys.prefix) / "jupyterhub-5.5"  # put there by the Makefile
 CLAIM = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
 
 

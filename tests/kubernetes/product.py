@@ -68,14 +68,18 @@ class Version:
 
 def images(say: Say) -> list[Image]:
     """The product's images, built where their sources changed."""
-    return _made(Version(PROJECT, tag(), (*names(), *K8S_HUB), cache() / "images" / "layout"), say)
+    return _made(Version(PROJECT, tag(), (*names(), *K8S_HUB), _layout("layout")), say)
 
 
 def earlier(sources: Path, say: Say) -> list[Image]:
     """An earlier version's: those of its processes are built, the others are the present ones by another name."""
-    made = _made(Version(sources, EARLIER, PROCESSES, cache() / "images" / EARLIER), say)
-    present = zip((*names(), *K8S_HUB), images(say), strict=True)
-    return made + [_image(name, EARLIER, one.layout, one.digest) for name, one in present if name not in PROCESSES]
+    made, present = _made(Version(sources, EARLIER, PROCESSES, _layout(EARLIER)), say), _layout("layout")
+    digests = read_layout(present)
+    return made + [_image(name, EARLIER, present, digests[name]) for name in names() if name not in PROCESSES]
+
+
+def _layout(name: str) -> Path:
+    return cache() / "images" / name
 
 
 def _made(version: Version, say: Say) -> list[Image]:
@@ -191,7 +195,7 @@ def progress(log: str) -> str:
     """Where a build is, by the last of its log's lines that say so."""
     begun = re.findall(r"^Building \S+/(\S+):\S+ with", log, re.M) or ["?"]
     steps = re.findall(r"^(?:\[\S+\] )?STEP (\S+: .*)", log.rpartition("\nBuilding ")[2], re.M) or ["begins"]
-    return f"image {begun[-1]} ({len(begun)} of {len(names())}), {steps[-1][:70]}"
+    return f"image {begun[-1]} ({len(begun)} of {len(names()) + len(K8S_HUB)}), {steps[-1][:70]}"
 
 
 def _run(command: list[str | Path], settings: dict[str, str] | None = None, log: tuple[Path, Say] | None = None) -> str:

@@ -158,6 +158,7 @@ def test_jobs_outlive_an_upgrade_and_the_way_back(
             come_up(kubectl, stack.url)
             wait_for(lambda: alice.ready("book") and alice.ready("train"), "the new Hub has found both")
             assert schema(kubectl) > older
+            assert cli.main(["doctor"]) == 0
             assert (jobs(alice), pods()) == (known, running), "ids, states, times of submission, pods"
             kubectl("exec", "-n", JOBS, "jupyter-alice--train", "--", "touch", "/tmp/enough")
             read_until(session.stdout, "the end")  # the open session continues

@@ -1,6 +1,7 @@
 """Upgrade and rollback on PostgreSQL as hub_config/OPERATIONS.md says, with Hub and Manager of an older commit.
 
-All GPUs are held at each step, so that one given twice is seen. tests/e2e/test_upgrade.py has SQLite and wheels.
+All GPUs are held at each step, so that one given twice is seen. The older Hub is JupyterHub 5.5, and its database is
+not put back. tests/e2e/test_upgrade.py has SQLite, wheels, and the way back to 5.5.
 The older commit restarts the pod of a job that was queued in the backup; that the present one keeps it is in
 test_reconciler.py.
 """
@@ -20,7 +21,7 @@ from tests.component.manager import databases
 from tests.component.manager.quota import GPUS, QuotaHub, Sampler, running
 from tests.e2e.people import wait_for
 from tests.e2e.test_upgrade import MIGRATION, before
-from tests.harness.spawner_hub import ROOT
+from tests.harness.spawner_hub import JUPYTERHUB_5_5, ROOT
 
 pytestmark = pytest.mark.slow
 ACCOUNTS = "SELECT user_name, uid FROM accounts ORDER BY id"
@@ -33,12 +34,14 @@ RESTORE = ("pg_restore", "--no-owner", "--no-privileges", "--single-transaction"
 
 @dataclass
 class ChangingHub(QuotaHub):
-    """Its Hub and Manager are those of these sources."""
+    """Its Hub and Manager are those of these sources, and upon this JupyterHub, if not upon the installed one."""
 
     sources: Path = ROOT
+    jupyterhub: Path | None = JUPYTERHUB_5_5
 
     def env(self) -> dict[str, str]:
-        return {**super().env(), "PYTHONPATH": str(self.sources), "PYTHONSAFEPATH": "1"}
+        first = ":".join(map(str, filter(None, (self.sources, self.jupyterhub))))
+        return {**super().env(), "PYTHONPATH": first, "PYTHONSAFEPATH": "1"}
 
     def start_manager(self, name: str = "manager", port: int = 0) -> None:
         for link, there in (
@@ -54,7 +57,7 @@ class ChangingHub(QuotaHub):
             self.stop(name)
 
     def start_both(self, sources: Path) -> None:
-        self.sources = sources
+        self.sources, self.jupyterhub = sources, None
         self.start_manager()
         self.start_hub()
 
@@ -96,6 +99,7 @@ def test_jobs_run_on_and_no_gpu_is_given_twice_by_an_upgrade_and_the_way_back(
         for user, gpus in (("runs", 5), ("ends", 3)):
             hub.start_server(user, gpus=gpus)
         wait_for(lambda: len(hub.ready()) == 2, "both run", 120)
+        assert "Running JupyterHub version 5.5.0" in hub.log
         hub.start_server("waits", gpus=2)
         wait_for(lambda: hub.jobs() == {"runs": "running", "ends": "running", "waits": "queued"}, "one waits")
         jobs, pods, older = hub.jobs_of_all(), hub.pod_uids(), hub.schema

@@ -7,13 +7,12 @@ import os
 import subprocess
 import sys
 from importlib.metadata import distributions
-from pathlib import Path
 
 import pytest
 
+from tests.harness.spawner_hub import JUPYTERHUB_5_5 as OTHER
 from tests.harness.spawner_hub import ROOT
 
-OTHER = Path(sys.prefix) / "jupyterhub-5.5"  # put there by the Makefile
 TESTS = {
     "tests/component/spawner/superset": ("-m", "not slow"),
     "tests/component/spawner/test_hub.py": (),

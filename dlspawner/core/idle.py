@@ -210,7 +210,7 @@ def _last_use(activity: JobActivity, policy: IdleRule, now: datetime) -> datetim
     times = [activity.started]
     if activity.watched is not None:
         times.append(activity.watched)
-    if ActivitySource.GPU in policy.counts and (activity.gpu_count or activity.gpus):
+    if ActivitySource.GPU in policy.counts:
         if len(activity.gpus) < activity.gpu_count or any(gpu.last < stale for gpu in activity.gpus):
             return None
         for gpu in activity.gpus:

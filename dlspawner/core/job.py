@@ -91,3 +91,8 @@ class Job:
     @property
     def reserved(self) -> bool:
         return self.state is _QUEUED and bool(self.nodes)
+
+    @property
+    def promised(self) -> int:
+        """Milli-GPUs of its reservation; they are counted for its team and its user already."""
+        return self.request.gpus if self.reserved else 0

@@ -280,7 +280,7 @@ class ClusterState:
 
     def available_quota(self, team: str, gpu_type: str, request: Job | None = None) -> int:
         """Returns the rest of a team's quota, negative after it was lowered; the request's own reservation is free."""
-        own = request.request.gpus if request and request.reserved and request.id in self.jobs else 0
+        own = request.promised if request else 0
         return self.quota(team, gpu_type) - self.guaranteed(team, gpu_type) + own
 
     def guaranteed(self, team: str, gpu_type: str) -> int:

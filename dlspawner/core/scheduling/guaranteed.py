@@ -225,9 +225,9 @@ class NodeSearch:
         rooms, several, least = self.world.rooms, len(self.pods), min(pod.gpus for pod in self.pods)
         by_name = any(pod.placement.node or pod.placement.terms for pod in self.pods)
         for name, milli in self.share.items():
-            room = rooms.get(name)
-            if room is None or name in shut:
+            if name in shut:
                 continue
+            room = rooms[name]
             if room.allocations or room.reservations or by_name:
                 left = self._share_left(room, own)
                 if left >= least:
@@ -245,7 +245,7 @@ class NodeSearch:
         if not spare:
             return None  # all that there is is in the shares
         kept |= self._reserved_for_others()[1].difference(self.share)
-        names = [name for name in {**self.share, **spare} if name not in kept and name in self.world.rooms]
+        names = [name for name in {**self.share, **spare} if name not in kept]
 
         def space(room: NodeInfo, pod: PodRequest) -> Resources:
             return self._limited(room, stop, self._unclaimed_on(room) + self._own_victims(room, stop))
@@ -287,7 +287,7 @@ class NodeSearch:
 
     def _fits(self, gpus: Mapping[str, int]) -> bool:
         """True if these nodes could hold the job with so many GPUs each, and everything else without end."""
-        rooms = [self.world.rooms[name] for name in gpus if name in self.world.rooms]
+        rooms = [self.world.rooms[name] for name in gpus]
 
         def spaces(room: NodeInfo, pod: PodRequest) -> Resources:
             return _with_gpus(gpus[room.node.name], pod)
@@ -297,7 +297,7 @@ class NodeSearch:
     # how much
 
     def _share_nodes(self) -> list[NodeInfo]:
-        return [self.world.rooms[name] for name in self.share if name in self.world.rooms]
+        return [self.world.rooms[name] for name in self.share]
 
     def _share_left(self, room: NodeInfo, own: Stops | None = None) -> int:
         """Returns the rest of the share on a node, with what ``own`` victims of the team would give back."""
@@ -521,7 +521,7 @@ def _no_share(team: str, kind: str, world: ClusterState, now: datetime) -> Job |
     keys = queue.waiting_since(world.queues[team, kind][team].keys, now - world.cluster.scheduling.max_backfill_wait)
     tried: set[ResourceRequest] = set()
     for job in _inside_quota(team, kind, keys, world, now):
-        if not share or (job.request not in tried and fits_own_share(job, share, world, beside_own=False) is None):
+        if job.request not in tried and fits_own_share(job, share, world, beside_own=False) is None:
             return job
         tried.add(job.request)
     return None
@@ -549,7 +549,7 @@ def _inside_quota(
 def fits_own_share(job: Job, share: dict[str, int], world: ClusterState, *, beside_own: bool) -> Nodes | None:
     """Returns nodes of the team's share for a job, beside the team's own jobs or instead of them."""
     resource = next(pod.resource for pod in job.request.pods if pod.resource)
-    rooms = [world.rooms[name] for name in share if name in world.rooms and world.rooms[name].node.open]
+    rooms = [room for name in share if (room := world.rooms[name]).node.open]
 
     def space(room: NodeInfo, _: object) -> Resources:
         own = room.guaranteed_by_team.get(resource, {}).get(job.team, 0) if beside_own else 0

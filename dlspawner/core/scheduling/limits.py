@@ -168,7 +168,7 @@ def larger_than_nodes(charge: ResourceRequest, world: ClusterState) -> Blocked |
         return None
     rooms = _suitable(charge, world)
     largest = max(pods, key=lambda pod: pod.gpus)
-    most = max((room.allocatable(largest.resource).gpus for room in rooms), default=0) if kind else 0
+    most = max((room.allocatable(largest.resource).gpus for room in rooms), default=0)
     if kind is not None and not most:
         sentence = (
             f"No node has GPUs of type {kind} that this job could use; choose another type of GPU or another template."
@@ -228,7 +228,7 @@ def _nothing_of_its_kind(kind: str | None, world: ClusterState) -> bool:
     """True if no node has GPUs of a type, or there is no node at all."""
     found = world.cluster.gpu_type(kind) if kind is not None else None
     nodes = (room.node for room in world.rooms.values())
-    return not any(found is None or (has_type(node, found) and node.gpus_of(found.resource)) for node in nodes)
+    return not any(found is None or has_type(node, found) for node in nodes)
 
 
 def _on_some_nodes(charge: ResourceRequest, world: ClusterState) -> bool:
@@ -270,7 +270,7 @@ def caps(request: Job, world: ClusterState) -> Blocked | None:
     if team is None or taken is not None:
         return taken
     asked, title = request.request.gpus, team.title or team.name
-    own = asked if request.reserved and request.id in world.jobs else 0
+    own = request.promised
     if request.request.gpu_type is None:
         return _cpu_caps(request, title, world)
     hard = team.user_caps.hard
@@ -309,9 +309,9 @@ def _over_extended_quota(request: Job, world: ClusterState) -> Blocked | None:
     if not request.quota_extended:
         return None
     team = world.team(request.team) or Team(request.team)
-    quotas, reserved = dict(team.extended_quota), request.reserved and request.id in world.jobs
+    quotas = dict(team.extended_quota)
     for name, asked in request.quota_extended:
-        used = world.extended(request.team, name) - (asked if reserved else 0)
+        used = world.extended(request.team, name) - (asked if request.reserved else 0)
         if name in quotas and used + asked > quotas[name] * GPU:
             what = f"{shown(used)} of its {quotas[name]} {world.cluster.resource_title(name)}"
             sentence = f"Team {team.title or team.name} uses {what}; this job needs {shown(asked)}."
@@ -393,7 +393,7 @@ def _over_soft_cap(job: Job, world: ClusterState) -> RequiredApproval | None:
     hard = team.user_caps.hard
     if hard is not None and hard <= team.user_caps.soft:
         return None  # the largest approvable value
-    own = asked if job.reserved and job.id in world.jobs else 0
+    own = job.promised
     soft, held = team.user_caps.soft, world.held_by(job.team, job.user) - own
     if held + asked <= soft:
         return None

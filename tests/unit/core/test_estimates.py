@@ -169,13 +169,6 @@ def test_later_job_in_a_queue_never_starts_earlier(
     assert all(NOW <= one.earliest <= one.latest for one in ranges)
 
 
-def test_simulation_changes_nothing() -> None:
-    here = world(VISION, node("n1"), FULL, NEXT)
-    before = here.snapshot()
-    estimated(here, TWO_HOURS)
-    assert here.snapshot() == before
-
-
 def test_jobs_that_run_on_make_long_run_times_likelier() -> None:
     ended = [RunTime("vision", "", 60.0)] * LEAST_RUNS + [RunTime("vision", "", 7200.0)] * LEAST_RUNS
     running = still_running([runs(f"r{at}", "vision", 1, "n1", age=HOUR) for at in range(2 * LEAST_RUNS)], NOW)

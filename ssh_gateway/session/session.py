@@ -81,18 +81,18 @@ class Session:
             pod.end(asyncssh.DISC_BY_APPLICATION, "the client is gone")
             raise SessionRefused("the client is gone")
         self.target = target
-        self._relay = Relay(
+        self._relay = relay = Relay(
             client.leg,
             pod,
             gateway.policy,
             used=self._used,
-            killed=lambda: self._ask_then(self._release),
+            killed=lambda: self._ask_then(relay.release),
             keeps=_is_ours if self.access.deferred else None,
             lines=self._lines,
             refused=self._refused_by_policy,
             audit=self._note,
         )
-        self._relay.start()
+        relay.start()
         gateway.activity.opened(self.user, target.server)
         say("open", conn=client.number, user=self.user, server=target.server, job=target.job, pod=target.address)
 
@@ -125,10 +125,6 @@ class Session:
 
         if not self.client.leg.ended:
             self.client.leg.create_task(ask())
-
-    def _release(self, why: str | None) -> None:
-        if self._relay is not None:
-            self._relay.release(why)
 
     def tell(self) -> None:
         """Writes the new lines on this session's terminals."""

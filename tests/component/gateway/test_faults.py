@@ -167,11 +167,6 @@ async def test_client_of_a_stopped_job_reads_why(lab: Lab, own_job: Sshd, way: s
         await until(lambda: not running.server.connections and not running.server.upstreams)
 
 
-async def test_program_that_a_signal_ends_in_a_job_that_goes_on_is_told_as_directly(alice: Client) -> None:
-    done = await alice.ssh("alice+train@gateway", "echo in; kill -HUP $$")
-    assert (done.status, done.text, done.err) == (255, "in\n", "")
-
-
 def amount(running: Running) -> tuple[int, int]:
     inside = running.server._inside()
     return inside.up, inside.down

@@ -65,7 +65,6 @@ class Admission:
     inside: Callable[[str], server.Downstream]
     refused: Callable[[str, str], None]
     balancers: tuple[Network, ...] = ()
-    header_seconds: float = HEADER_SECONDS
     leaving: set[ConnectionGuard] = field(default_factory=set)
     arriving: set[ConnectionGuard] = field(default_factory=set)
     checking: set[ConnectionGuard] = field(default_factory=set)
@@ -151,9 +150,7 @@ class ConnectionGuard(asyncio.Protocol):
             return
         self._lobby.arriving.add(self)
         loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(
-            self._lobby.header_seconds, self._no_header, "no PROXY protocol header in time"
-        )
+        self._deadline = loop.call_later(HEADER_SECONDS, self._no_header, "no PROXY protocol header in time")
 
     def _read_header(self) -> None:
         try:

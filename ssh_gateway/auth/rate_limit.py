@@ -167,14 +167,14 @@ class DebtTable:
 class Penalties:
     """The debts of all addresses, as the socket reports them, and names; ``now`` comes from a monotonic clock."""
 
-    def __init__(self, rules: PenaltyRules, entries: int = ENTRIES) -> None:
+    def __init__(self, rules: PenaltyRules) -> None:
         self._rules = rules
         self._unit = rules.penalty_seconds
-        self._sources = DebtTable(MOST * self._unit, entries)
-        self._names = DebtTable(MOST * self._unit, entries)
-        self._arrivals = DebtTable(math.inf, entries)
-        self._known = DebtTable(KNOWN_SECONDS, entries)
-        self._said = DebtTable(60.0, entries)
+        self._sources = DebtTable(MOST * self._unit)
+        self._names = DebtTable(MOST * self._unit)
+        self._arrivals = DebtTable(math.inf)
+        self._known = DebtTable(KNOWN_SECONDS)
+        self._said = DebtTable(60.0)
 
     def source_of(self, address: str) -> str:
         """Returns the source that owes for this address; "" for a shared address."""

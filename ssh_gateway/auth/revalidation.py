@@ -15,8 +15,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from ssh_gateway.auth.trust import RevocationList
@@ -32,6 +33,7 @@ ENDS = frozenset({"stopping", "ended"})  # states of a job in the Manager's word
 
 Answer = TypeVar("Answer")
 Part = Callable[[], Coroutine[Any, Any, None]]
+Check = Callable[[Sequence[OpenSession]], Coroutine[Any, Any, "Checks"]]
 
 
 class RevalidatedSession(Protocol):
@@ -81,7 +83,12 @@ class Revalidator:
                 group.create_task(part())
 
     def _parts(self) -> tuple[Part, ...]:
-        return self._networks, self._certificates, self._keys, self._users, self._jobs, self._tokens
+        checks = (self._certificates, self._keys, self._users, self._jobs)
+        return self._networks, self._tokens, *(partial(self._check, one) for one in checks)
+
+    async def _check(self, check: Check) -> None:
+        inside = self._inside()
+        await self._judge(inside, await check([held for _, held in inside]))
 
     def _inside(self) -> list[Inside]:
         return [(visit, visit.open_session()) for visit in self.visits()]
@@ -101,31 +108,18 @@ class Revalidator:
 
     async def revalidate(self, held: OpenSession) -> str | None:
         """Returns the reason to end a connection; for logins that have waited, which are in no round yet."""
-        proof, token = held.proof, held.proof.token
-        keys = {(proof.user, proof.credential)} if proof.registered else set[tuple[str, str]]()
+        alone = [held]
+        checks = (self._certificates(alone), self._keys(alone), self._users(alone))
         async with asyncio.TaskGroup() as group:
-            standing = group.create_task(self._try("keys", self.people.access_state(keys)))
-            gone = group.create_task(self._try("users", self.people.deleted_users({proof.user})))
-            bearers = group.create_task(self._try("tokens", self._bearers(token)))
-        told = standing.result()  # a round may have read the blocked users later
-        facts = Checks(
-            blocked=self.blocked or frozenset(),
-            gone_keys=told.gone_keys if told else frozenset(),
-            gone_users=gone.result() or frozenset(),
-            bearers=bearers.result() or {},
-            revoked=self._revoked([held]),
-            now=time.time(),
-        )
-        return evaluate_access(held, facts)
-
-    async def _bearers(self, token: str) -> dict[str, TokenOwner | None]:
-        return {token: await self.people.token_owner(token)} if token else {}
+            found = [group.create_task(check) for check in (*checks, self._try("tokens", self._token(alone)))]
+        facts = [check.result() or Checks() for check in found]
+        return next(filter(None, (evaluate_access(held, one) for one in facts)), None)
 
     async def stop_reason(self, held: OpenSession) -> str | None:
         """Returns why the session's job has ended or is being stopped; None if it runs, or if that is not known."""
-        return _of_job(held, await self._stops([held]))
+        return _of_job(held, await self._jobs([held]))
 
-    async def _stops(self, inside: Iterable[OpenSession]) -> Checks:
+    async def _jobs(self, inside: Sequence[OpenSession]) -> Checks:
         """Returns which jobs run, and why the others do not, as far as that is known after `LEARN_SECONDS`."""
         entered = {held.job: held for held in inside if held.job is not None}
         live: frozenset[str] | None = None
@@ -146,10 +140,6 @@ class Revalidator:
                         group.create_task(self._try("reasons", ask()))
         return Checks(jobs=live, reasons=reasons)
 
-    def _revoked(self, inside: Iterable[OpenSession]) -> frozenset[CertificateId]:
-        badges = {held.proof.certificate for held in inside if held.proof.certificate is not None}
-        return frozenset(filter(self.revocations.latest().names, badges)) if badges else frozenset()
-
     async def fetch_blocked(self) -> None:
         """Reads the blocked users, unless a round has; gives up after `LEARN_SECONDS`."""
         if self.blocked is not None:
@@ -165,27 +155,29 @@ class Revalidator:
             if visit.lost:
                 visit.end(LOST)
 
-    async def _certificates(self) -> None:
-        inside = self._inside()
-        await self._judge(inside, Checks(revoked=self._revoked(held for _, held in inside), now=time.time()))
+    async def _certificates(self, inside: Sequence[OpenSession]) -> Checks:
+        badges = {held.proof.certificate for held in inside if held.proof.certificate is not None}
+        revoked = frozenset(filter(self.revocations.latest().names, badges)) if badges else frozenset[CertificateId]()
+        return Checks(revoked=revoked, now=time.time())
 
-    async def _keys(self) -> None:
-        inside = self._inside()
-        keys = {(held.proof.user, held.proof.credential) for _, held in inside if held.proof.registered}
+    async def _keys(self, inside: Sequence[OpenSession]) -> Checks:
+        keys = {(held.proof.user, held.proof.credential) for held in inside if held.proof.registered}
         told = await self._try("keys", self.people.access_state(keys))
         if told is not None:
             self.blocked = told.blocked
         gone = told.gone_keys if told else frozenset[tuple[str, str]]()
-        await self._judge(inside, Checks(blocked=self.blocked or frozenset(), gone_keys=gone))
+        return Checks(blocked=self.blocked or frozenset(), gone_keys=gone)
 
-    async def _users(self) -> None:
-        inside = self._inside()
-        gone = await self._try("users", self.people.deleted_users({held.proof.user for _, held in inside}))
-        await self._judge(inside, Checks(gone_users=gone or frozenset()))
+    async def _users(self, inside: Sequence[OpenSession]) -> Checks:
+        gone = await self._try("users", self.people.deleted_users({held.proof.user for held in inside}))
+        return Checks(gone_users=gone or frozenset())
 
-    async def _jobs(self) -> None:
-        inside = self._inside()
-        await self._judge(inside, await self._stops(held for _, held in inside))
+    async def _token(self, inside: Sequence[OpenSession]) -> Checks:
+        """Checks the one token of all these sessions."""
+        token = inside[0].proof.token
+        if not token:
+            return Checks()
+        return Checks(bearers={token: await self.people.token_owner(token)})
 
     async def _tokens(self) -> None:
         """Checks the present owner of each token, one by one; the first without an answer ends the round."""
@@ -193,12 +185,12 @@ class Revalidator:
         for visit, held in self._inside():
             if held.proof.token:
                 of_token.setdefault(held.proof.token, []).append((visit, held))
-        waiting = iter(of_token.items())
+        waiting = iter(of_token.values())
 
         async def ask() -> None:
-            for token, inside in waiting:
-                bearer = await self.people.token_owner(token)
-                group.create_task(self._judge(inside, Checks(bearers={token: bearer})))
+            for inside in waiting:
+                facts = await self._token([held for _, held in inside])
+                group.create_task(self._judge(inside, facts))
 
         async with asyncio.TaskGroup() as group:
             for _ in range(min(AT_ONCE, len(of_token))):

@@ -36,7 +36,6 @@ from ssh_gateway.transport import Upstream, connection
 LOOK_SECONDS = 2.0  # the wait for a line about a default server that the login may not want
 _TOUCH_SECONDS = 0.05
 _CLUSTER_SEES = (0, 0.5, 1, 1.5)  # seconds between looks whether a job whose sshd is gone has ended
-MOST_ASKING = 64  # streams of one connection with a pending request to the cluster
 
 
 class Session:
@@ -51,7 +50,6 @@ class Session:
         self.over = asyncio.Event()  # the connection to the pod has ended
         self._touched = float("-inf")
         self._buffered = PacketBuffer()
-        self._asking = 0
 
     @property
     def user(self) -> str:
@@ -83,18 +81,18 @@ class Session:
             pod.end(asyncssh.DISC_BY_APPLICATION, "the client is gone")
             raise SessionRefused("the client is gone")
         self.target = target
-        self._relay = Relay(
+        self._relay = relay = Relay(
             client.leg,
             pod,
             gateway.policy,
             used=self._used,
-            killed=lambda: self._ask_then(self._release),
+            killed=lambda: self._ask_then(relay.release),
             keeps=_is_ours if self.access.deferred else None,
             lines=self._lines,
             refused=self._refused_by_policy,
             audit=self._note,
         )
-        self._relay.start()
+        relay.start()
         gateway.activity.opened(self.user, target.server)
         say("open", conn=client.number, user=self.user, server=target.server, job=target.job, pod=target.address)
 
@@ -127,10 +125,6 @@ class Session:
 
         if not self.client.leg.ended:
             self.client.leg.create_task(ask())
-
-    def _release(self, why: str | None) -> None:
-        if self._relay is not None:
-            self._relay.release(why)
 
     def tell(self) -> None:
         """Writes the new lines on this session's terminals."""
@@ -264,23 +258,14 @@ class Session:
                 raise SessionRefused(f"{there} is none of your jobs: ssh -J reaches those by name, and nothing else")
             if (why := gateway.penalties.opens(client.source, self.user, gateway.now())) is not None:
                 raise SessionRefused(why)
-            name = await self._resolve_stream(wanted)
+            # The stream leads to a login of its own, which waits for what is started here.
+            begin = partial(gateway.autostart.begin, self.user)
+            name = await find_server(client, Access(self.access.identity, wanted), begin)
         except SessionRefused as refusal:
             self.note_refused_stream(refusal)
             raise asyncssh.ChannelOpenError(asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, str(refusal)) from refusal
         client.note("stream", user=self.user, server=name)
         return gateway.make_leg(client.source, JumpStream(self.user, name, client))
-
-    async def _resolve_stream(self, wanted: str) -> str:
-        if self._asking >= MOST_ASKING:
-            raise SessionRefused("too many streams are being opened: try again in a moment")
-        self._asking += 1
-        try:
-            # The stream leads to a login of its own, which waits for what is started here.
-            begin = partial(self.client.gateway.autostart.begin, self.user)
-            return await find_server(self.client, Access(self.access.identity, wanted), begin)
-        finally:
-            self._asking -= 1
 
     def note_refused_stream(self, why: object) -> None:
         self.client.gateway.counters.refused("stream")

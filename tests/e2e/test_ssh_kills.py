@@ -20,13 +20,15 @@ import pytest
 
 from tests.e2e.people import Person, Ssh, begun, read_until, wait_for
 from tests.e2e.stack import Launched
-from tests.e2e.test_gateway import LOUD, NO_COMMAND, RUNS, by_token, wait_until_in
+from tests.e2e.test_gateway import LOUD, wait_until_in
 
 pytestmark = [pytest.mark.launcher, pytest.mark.slow, pytest.mark.faults]
 
 SLOWLY = ("-l", "16384")  # of scp and sftp, in Kbit a second: a MiB takes half of one
 MIB = 2**20
 LONG = 64 * MIB  # so long that a busy machine sees it under way
+RUNS = "echo in; sleep 600"
+NO_COMMAND = ("-N", "-o", "PermitLocalCommand=yes", "-o", "LocalCommand=echo in")
 VERBOSE = ("-o", "LogLevel=DEBUG1")
 OFFERED = "Offering public key"
 AWAY = "the Hub does not answer: try again later"
@@ -44,6 +46,14 @@ def kit(stack: Launched) -> Iterator[Person]:
 @pytest.fixture(scope="module")
 def client(kit: Person, tmp_path_factory: pytest.TempPathFactory) -> Ssh:
     return kit.ssh(tmp_path_factory.mktemp("kit"))
+
+
+def by_token(client: Ssh, token: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    ask = client.folder / "askpass"
+    ask.write_text(f"#!/bin/sh\necho '{token}'\n")
+    ask.chmod(0o700)
+    options = ("-o", "BatchMode=no", "-o", "PubkeyAuthentication=no", "-o", "NumberOfPasswordPrompts=1")
+    return options, {"SSH_ASKPASS": str(ask), "SSH_ASKPASS_REQUIRE": "force"}
 
 
 def failed_output(process: subprocess.Popen[str], seconds: float = 60) -> str:

@@ -83,15 +83,6 @@ def mallory(running: Running, keys: GatewayKeys, mallorys_key: asyncssh.SSHKey, 
 
 
 @pytest.fixture(scope="session")
-def rekeying(keys: GatewayKeys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
-    """An sshd that asks for new keys after every MiB."""
-    server = Sshd(tmp_path_factory.mktemp("rekeying"), keys.user_ca, free_port(), ("RekeyLimit 1M",))
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with running_world(tmp_path_factory.mktemp("gateway-world")) as found:
         yield found

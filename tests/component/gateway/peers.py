@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import time
@@ -119,9 +118,12 @@ class Sshd:
         self._wait()
 
     def as_person(self, command: str) -> list[str]:
-        """A shell's command as the job runs it: by uid 1000 of a user namespace, the only account there is."""
+        """A shell's command as the job runs it: by uid 1000 of a user namespace, the only account there is.
+
+        It is the first process of its namespace, so that all others there end with it, as a pod's do.
+        """
         binds = " && ".join(f"mount --bind {self.directory}/{name} /etc/{name}" for name in ("passwd", "group"))
-        inside = f"exec unshare --user --map-user=1000 --map-group=1000 {command}"
+        inside = f"exec unshare --user --map-user=1000 --map-group=1000 --pid --fork --kill-child {command}"
         return ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", f"{binds} && {inside}"]
 
     def _wait(self) -> None:
@@ -135,10 +137,9 @@ class Sshd:
         raise AssertionError((self.directory / "log").read_text())
 
     def stop(self) -> None:
-        """Kill it and its sessions: they are one process group each, children of this namespace's session."""
+        """Kill it and its sessions, as a pod is killed: at one moment, so that no sshd tells how its program ended."""
         if self.process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.kill()
             self.process.wait()
 
     def check(self) -> None:

@@ -52,8 +52,10 @@ async def test_balancer_without_a_valid_header_is_refused(behind: Running, caplo
     assert not behind.server.connections
 
 
-async def test_incomplete_header_ends_the_connection_after_the_deadline(behind: Running) -> None:
-    behind.server._lobby.header_seconds = 0.2
+async def test_incomplete_header_ends_the_connection_after_the_deadline(
+    behind: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accept, "HEADER_SECONDS", 0.2)
     assert accept.UNKNOWN.encode() in await say_first(behind, header("203.0.113.7")[:20])
     assert not behind.server._lobby.arriving
 

@@ -56,15 +56,6 @@ async def test_reports_continue_after_an_outage_of_the_hub() -> None:
         await until(lambda: bool(people.reports))
 
 
-async def test_keepalives_are_no_activity(alice: Client, running: Running) -> None:
-    ssh = await alice.start("ssh", "-vvv", "-N", "-o", "ServerAliveInterval=1", "alice+train@gateway")
-    while b"receive packet: type 8" not in await asyncio.wait_for(ssh.stderr.readline(), 15):
-        pass  # until a keepalive was answered
-    ssh.kill()
-    await ssh.communicate()
-    assert running.people.reports == []
-
-
 async def test_new_session_is_reported_at_once_with_all_others() -> None:
     people = FakePeople()
     async with telling(ActivityReporter(people, 3600)) as activity:

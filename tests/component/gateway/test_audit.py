@@ -13,6 +13,7 @@ import pytest
 
 from ssh_gateway.core.proof import TokenOwner, every_server
 from tests.component.gateway.peers import PASSWORD, Client, Running, guesses, until, with_token
+from tests.component.gateway.test_metrics import value
 from tests.unit.gateway.test_audit import LINE
 
 # With OpenSSH's clients
@@ -82,7 +83,7 @@ async def test_refused_job_after_a_successful_login_is_no_failed_login(
     assert 'authentications_total{method="publickey",result="failed"} 0.0' in counted
 
 
-async def test_failed_credentials_are_logged_without_secrets(
+async def test_credentials_are_logged_without_secrets_and_counted(
     running: Running, mallory: Client, alice: Client, logged: list[dict[str, str]]
 ) -> None:
     running.people.tokens["right-secret"] = TokenOwner("alice", every_server)
@@ -100,6 +101,12 @@ async def test_failed_credentials_are_logged_without_secrets(
         "login": "alice+train", "result": "accepted", "user": "alice", "method": "password", "key": "token",
     }  # fmt: skip
     assert "-secret" not in str(logged)
+    judged = [
+        value(running, "authentications_total", method=method, result=result)
+        for method in ("publickey", "password", "keyboard-interactive")
+        for result in ("accepted", "failed")
+    ]
+    assert judged == [0, 1, 1, 2, 0, 0], "what may come one day is 0 until then"
 
 
 async def test_connection_on_a_stream_is_logged_with_the_one_it_is_in(

@@ -114,15 +114,6 @@ async def test_token_for_one_server_opens_only_that(world: World, people: HubAnd
     assert not of_service.person
 
 
-async def test_activity_of_a_server_reaches_the_hub(world: World, people: HubAndManager) -> None:
-    user = new_user()
-    world.server_token(user, "train")
-    at = datetime.now(UTC).replace(microsecond=0)
-    await people.report_activity(user, {"train": at})
-    seen = world.setup("GET", f"/users/{user}").json()["servers"]["train"]["last_activity"]
-    assert datetime.fromisoformat(seen) >= at
-
-
 async def test_silent_hub_and_manager_are_unavailable_with_a_sentence() -> None:
     async with HubClient("http://127.0.0.1:9/hub/api", "x", deadline_seconds=0.2) as hub:
         people = HubAndManager(hub, "http://127.0.0.1:9", "x", deadline_seconds=0.2)
@@ -184,21 +175,12 @@ def placed(request: pytest.FixtureRequest) -> PlacedJobs:
     return PlacedJobs(ClusterJobDirectory(cluster, NAMESPACE), create)
 
 
-async def test_running_job_has_address_host_key_and_account(placed: PlacedJobs) -> None:
+async def test_exact_server_of_the_user_is_found_with_address_host_key_and_account(placed: PlacedJobs) -> None:
     user = new_user()
-    expected = await placed.launch(user, "train")
-    assert [(found.server, found.condition) for found in await placed.places.jobs(user)] == [
-        ("train", JobCondition.READY)
-    ]
-    assert await placed.places.endpoint(user, "train") == expected
-
-
-async def test_exact_server_of_the_user_is_found(placed: PlacedJobs) -> None:
-    user = new_user()
-    await placed.launch(user, "train")
-    default = await placed.launch(user, "")
-    assert {found.server for found in await placed.places.jobs(user)} == {"train", ""}
-    assert await placed.places.endpoint(user, "") == default
+    launched = {server: await placed.launch(user, server) for server in ("train", "")}
+    jobs = {(found.server, found.condition) for found in await placed.places.jobs(user)}
+    assert jobs == {("train", JobCondition.READY), ("", JobCondition.READY)}
+    assert {server: await placed.places.endpoint(user, server) for server in launched} == launched
     assert await placed.places.jobs(user[:-1]) == ()
     assert await placed.places.endpoint(user[:-1], "train") is None
     assert await placed.places.endpoint(user, "trai") is None

@@ -63,7 +63,7 @@ FAULTS = {
     "on the job's last words": Fault(Session, "_note", command="exit 3", applies=by_job, through="from_upstream"),
     "on data, which asyncssh does not see": Fault(Session, "_used", through="take"),
     "on a stream of ssh -J": Fault(
-        Session, "_resolve_stream", login=("-J", "alice@gateway", "alice@train"), through="serve_stream"
+        session_module, "find_server", login=("-J", "alice@gateway", "alice@train"), through="serve_stream"
     ),
 }
 

@@ -9,11 +9,10 @@ from types import SimpleNamespace
 import asyncssh
 import pytest
 
-from ssh_gateway import transport
 from ssh_gateway.core import packets
 from ssh_gateway.session.relay import Relay
 from ssh_gateway.transport import fastpath
-from tests.component.gateway.hostile import disconnect, drop, logged_in
+from tests.component.gateway.hostile import disconnect, logged_in
 from tests.component.gateway.peers import DEADLINE, Running, the_relay, until
 
 KIB = 1024
@@ -81,25 +80,6 @@ async def test_packets_of_several_channels_keep_their_order_however_they_arrive(
     for cat, expected in zip(cats, sent, strict=True):
         assert await asyncio.wait_for(cat.stdout.readexactly(len(expected)), DEADLINE) == expected
     await disconnect(conn)
-
-
-@CIPHERS
-async def test_client_that_does_not_read_relayed_data_is_dropped(
-    running: Running, alices_key: asyncssh.SSHKey, cipher: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The relay would stop reading the job first; this is the limit behind it."""
-    monkeypatch.setattr(transport.connection, "MOST_UNSENT", 1024 * KIB)
-    conn = await connected(running, alices_key, cipher)
-    await echoed(conn, running)
-    (visitor,) = running.server.connections
-    conn._transport.pause_reading()
-    sent, content = 0, packets.data(0, bytes(32 * KIB))
-    while not visitor.client.leg.ended:
-        visitor.client.leg.send_payload(content)
-        sent += len(content)
-        assert sent < 64 * 1024 * KIB
-    await until(lambda: not running.server.connections and not running.server.upstreams)
-    drop(conn)
 
 
 def test_slow_input_is_read_in_smaller_amounts(monkeypatch: pytest.MonkeyPatch) -> None:

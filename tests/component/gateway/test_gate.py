@@ -28,6 +28,7 @@ from tests.component.gateway.peers import (
     until,
     with_token,
 )
+from tests.component.gateway.test_metrics import value
 
 
 @pytest.fixture
@@ -57,11 +58,14 @@ async def test_empty_passwords_cost_no_penalty_and_are_limited(strict: Running, 
 async def test_address_that_guesses_reads_how_long_it_has_to_wait(strict: Running, person: Client) -> None:
     assert "too many failed attempts" in await guesses(strict, "alice+train")
     assert "too many failed attempts" in await guesses(strict, "bob+train")
+    assert [value(strict, "penalised", kind=kind) for kind in ("address", "name")] == [1, 2]
     assert HELD_UP in await guesses(strict, "carol+train")
+    before = value(strict, "refusals_total", what="connection") or 0
     done = await person.ssh("alice+train@gateway", "echo in")
     assert (done.status, done.out) == (255, b"")
     assert HELD_UP in done.err
     assert strict.people.guesses == 13
+    assert value(strict, "refusals_total", what="connection") == before + 1
 
 
 async def test_few_of_a_thousand_guesses_reach_the_hub(strict: Running) -> None:

@@ -12,12 +12,8 @@ import aiohttp
 import pytest
 
 from ssh_gateway import metrics
-from ssh_gateway.auth.rate_limit import PenaltyRules
-from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.metrics import GatewayMetrics, GatewayState, serve_health
-from ssh_gateway.session.context import GatewayLimits
-from ssh_gateway.transport.keys import GatewayKeys
-from tests.component.gateway.peers import PASSWORD, Client, Lab, Running, finish, guesses, knock, until, with_token
+from tests.component.gateway.peers import Client, Running, finish, until
 from tests.component.manager.metrics import program
 from tests.harness.ports import free_port
 
@@ -44,42 +40,6 @@ async def test_connections_sessions_and_bytes_are_counted(running: Running, alic
     assert down >= open_down + 1001, "what is over stays counted"
     assert 1001 <= up < 10_000
     assert value(running, "connections_total") == 1
-
-
-async def test_authentications_are_counted_by_method_and_result(
-    running: Running, alice: Client, mallory: Client, keys: GatewayKeys, tmp_path: Path
-) -> None:
-    running.people.tokens["right"] = TokenOwner("alice", every_server)
-    assert (await alice.ssh("alice+train@gateway", "true")).status == 0
-    assert (await mallory.ssh("alice+train@gateway", "true")).status == 255
-    await guesses(running, "alice+train")
-    by_token = Client(tmp_path / "token", running.port, None, keys.host)
-    status, _, err = await with_token(by_token, "right", "alice+train", *PASSWORD)
-    assert status == 0, err
-
-    def judged(method: str, result: str) -> float | None:
-        return value(running, "authentications_total", method=method, result=result)
-
-    assert judged("publickey", "accepted") == 1
-    assert judged("publickey", "failed") == 1
-    assert judged("password", "accepted") == 1
-    assert judged("password", "failed") == 6
-    assert judged("keyboard-interactive", "failed") == 0, "what may come one day is 0 until then"
-
-
-async def test_refusals_and_penalties_are_counted(lab: Lab) -> None:
-    # Time pays nothing meanwhile, however slow this machine is.
-    limits = GatewayLimits(failure_seconds=0.0, drain_seconds=0.0, rules=PenaltyRules(penalty_seconds=600.0))
-    async with lab.gateway(limits=limits) as running:
-        for name in ("alice+train", "bob+train"):
-            await guesses(running, name)
-        assert value(running, "penalised", kind="address") == 1
-        assert value(running, "penalised", kind="name") == 2
-        await guesses(running, "carol+train")
-        before = value(running, "refusals_total", what="connection") or 0
-        for _ in range(3):
-            assert b"too many failed logins" in await knock(running.port)
-        assert value(running, "refusals_total", what="connection") == before + 3
 
 
 def test_promtool_accepts_the_metrics() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -88,25 +86,6 @@ async def test_terminal_shows_open_and_new_notices(telling: Telling) -> None:
     assert b"over" in done.out
     assert b"not here" not in shown + done.out
     assert shown.count(b"***") == 4, "each once"
-
-
-async def test_notices_do_not_change_files_on_the_same_connection(telling: Telling, tmp_path: Path) -> None:
-    big, got = os.urandom(4 * MIB), tmp_path / "got"
-    (tmp_path / "big").write_bytes(big)
-    shared = ["-o", f"ControlPath={tmp_path / 'c'}"]
-    terminal = await telling.client.start(
-        "ssh", *shared, "-o", "ControlMaster=yes", "-tt", "alice+train@gateway", "echo ready; read x"
-    )
-    await seen(terminal, b"ready")
-    fetching = await telling.client.start("sftp", *shared, "-b", "-", "alice+train@gateway")
-    fetching.stdin.write(f"get {tmp_path / 'big'} {got}\n".encode())
-    telling.say(STOP)
-    await seen(terminal, b"will be stopped")
-    done = await finish(fetching, f"get {tmp_path / 'big'} {got}2\n".encode())
-    assert done.status == 0, done.err
-    for name in (got, Path(f"{got}2")):
-        assert hashlib.sha256(name.read_bytes()).digest() == hashlib.sha256(big).digest()
-    await finish(terminal, b"x\n")
 
 
 # From the Manager

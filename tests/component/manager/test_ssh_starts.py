@@ -176,6 +176,7 @@ async def test_gateway_reads_the_answers(portal: Portal) -> None:
     assert (ended.state, ended.sentence) == ("ended", "It was cancelled before it started.")
     acting = portal.served.acting
     acting.settings = replace(acting.settings, teams=replace(acting.settings.teams, blocked=frozenset({"alice"})))
+    assert (await gateway.access_state(())).blocked == {"alice"}
     refused = await gateway.start("alice", "train")
     assert (refused.state, "may not start jobs" in refused.sentence) == ("refused", True)
     other = people(portal.world.tokens["other"])

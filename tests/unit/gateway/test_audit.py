@@ -8,25 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssh_gateway.core import packets
 from ssh_gateway.core.packets import text
 from ssh_gateway.log import line
 from ssh_gateway.session.audit import AuditEvent, read_audit_event
-from tests.unit.gateway.test_relay import number
+from tests.unit.gateway.wire import channel_open, channel_request, global_request, number
 
 LINE = re.compile(r'event=[a-z-]+( [a-z_]+=([A-Za-z0-9_.@+:/,\[\]-]+|"([^"\\\x00-\x1f\x7f-\U0010ffff]|\\.)*"))*')
-
-
-def opening(kind: bytes, rest: bytes = b"") -> bytes:
-    return bytes([packets.CHANNEL_OPEN]) + text(kind) + number(0) + number(2**20) + number(2**15) + rest
-
-
-def request(kind: bytes, rest: bytes = b"") -> bytes:
-    return bytes([packets.CHANNEL_REQUEST]) + number(0) + text(kind) + b"\1" + rest
-
-
-def wish(kind: bytes, rest: bytes = b"") -> bytes:
-    return bytes([packets.GLOBAL_REQUEST]) + text(kind) + b"\1" + rest
 
 
 STREAM = text(b"db.example") + number(5432) + text(b"127.0.0.1") + number(40000)
@@ -34,31 +21,34 @@ STREAM = text(b"db.example") + number(5432) + text(b"127.0.0.1") + number(40000)
 
 # What a packet of the client's leaves in the log.
 OF_CLIENT: dict[str, tuple[bytes, str | None]] = {
-    "a session": (opening(b"session"), "channel kind=session"),
-    "-L": (opening(b"direct-tcpip", STREAM), "forward kind=direct-tcpip to=db.example:5432"),
+    "a session": (channel_open(b"session"), "channel kind=session"),
+    "-L": (channel_open(b"direct-tcpip", STREAM), "forward kind=direct-tcpip to=db.example:5432"),
     "-L to a socket": (
-        opening(b"direct-streamlocal@openssh.com", text(b"/run/x") + text(b"") + number(0)),
+        channel_open(b"direct-streamlocal@openssh.com", text(b"/run/x") + text(b"") + number(0)),
         "forward kind=direct-streamlocal@openssh.com to=/run/x",
     ),
-    "-R": (wish(b"tcpip-forward", text(b"localhost") + number(0)), "listen kind=tcpip-forward at=localhost:0"),
+    "-R": (
+        global_request(b"tcpip-forward", text(b"localhost") + number(0)),
+        "listen kind=tcpip-forward at=localhost:0",
+    ),
     "-R of a socket": (
-        wish(b"streamlocal-forward@openssh.com", text(b"/run/y")),
+        global_request(b"streamlocal-forward@openssh.com", text(b"/run/y")),
         "listen kind=streamlocal-forward@openssh.com at=/run/y",
     ),
-    "a shell": (request(b"shell"), "exec kind=shell"),
-    "sftp": (request(b"subsystem", text(b"sftp")), "exec kind=subsystem program=sftp"),
-    "a command": (request(b"exec", text(b"mysql -psecret x")), "exec kind=exec program=mysql"),
-    "a command that begins with a secret": (request(b"exec", text(b"KEY=secret cmd")), "exec kind=exec"),
-    "-A": (request(b"auth-agent-req@openssh.com"), "request kind=auth-agent-req@openssh.com"),
-    "the environment": (request(b"env", text(b"TOKEN") + text(b"secret")), None),
-    "a signal": (request(b"signal", text(b"INT")), None),
+    "a shell": (channel_request(b"shell"), "exec kind=shell"),
+    "sftp": (channel_request(b"subsystem", text(b"sftp")), "exec kind=subsystem program=sftp"),
+    "a command": (channel_request(b"exec", text(b"mysql -psecret x")), "exec kind=exec program=mysql"),
+    "a command that begins with a secret": (channel_request(b"exec", text(b"KEY=secret cmd")), "exec kind=exec"),
+    "-A": (channel_request(b"auth-agent-req@openssh.com"), "request kind=auth-agent-req@openssh.com"),
+    "the environment": (channel_request(b"env", text(b"TOKEN") + text(b"secret")), None),
+    "a signal": (channel_request(b"signal", text(b"INT")), None),
 }
 OF_JOB: dict[str, tuple[bytes, str | None]] = {
-    "a status": (request(b"exit-status", number(3)), "exit status=3"),
-    "killed": (request(b"exit-signal", text(b"KILL") + b"\0" + text(b"") + text(b"")), "exit signal=KILL"),
-    "a connection by -R": (opening(b"forwarded-tcpip", STREAM), "forward kind=forwarded-tcpip to=db.example:5432"),
-    "a window": (opening(b"x11", text(b"::1") + number(6010)), "channel kind=x11"),
-    "what only clients ask for": (request(b"shell"), None),
+    "a status": (channel_request(b"exit-status", number(3)), "exit status=3"),
+    "killed": (channel_request(b"exit-signal", text(b"KILL") + b"\0" + text(b"") + text(b"")), "exit signal=KILL"),
+    "a connection by -R": (channel_open(b"forwarded-tcpip", STREAM), "forward kind=forwarded-tcpip to=db.example:5432"),
+    "a window": (channel_open(b"x11", text(b"::1") + number(6010)), "channel kind=x11"),
+    "what only clients ask for": (channel_request(b"shell"), None),
 }
 
 
@@ -77,7 +67,7 @@ def test_request_of_a_job_is_an_event(payload: bytes, event: str | None) -> None
 
 
 def test_whole_command_is_logged_on_request() -> None:
-    found = read_audit_event(request(b"exec", text(b"mysql -psecret x")), by_client=True, commands=True)
+    found = read_audit_event(channel_request(b"exec", text(b"mysql -psecret x")), by_client=True, commands=True)
     assert found == AuditEvent("exec", {"kind": "exec", "command": "mysql -psecret x"})
 
 
@@ -96,13 +86,13 @@ HOSTILE = [
 def test_hostile_text_is_one_short_line_of_ascii(hostile: bytes, by_client: bool) -> None:
     address = text(hostile) + number(1) + text(hostile) + number(2)
     for payload in (
-        opening(hostile),
-        opening(b"direct-tcpip", address),
-        opening(b"forwarded-streamlocal@openssh.com", text(hostile)),
-        request(b"exec", text(hostile)),
-        request(b"subsystem", text(hostile)),
-        request(b"exit-signal", text(hostile)),
-        wish(b"tcpip-forward", text(hostile) + number(1)),
+        channel_open(hostile),
+        channel_open(b"direct-tcpip", address),
+        channel_open(b"forwarded-streamlocal@openssh.com", text(hostile)),
+        channel_request(b"exec", text(hostile)),
+        channel_request(b"subsystem", text(hostile)),
+        channel_request(b"exit-signal", text(hostile)),
+        global_request(b"tcpip-forward", text(hostile) + number(1)),
     ):
         event = read_audit_event(payload, by_client=by_client, commands=True)
         if event is not None:

@@ -2,120 +2,44 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
-from dataclasses import dataclass, field
-from typing import Any, cast
-
 import pytest
 
 from ssh_gateway.core import packets
-from ssh_gateway.core.packets import RelayPolicy
 from ssh_gateway.session import relay as session_relay
-from ssh_gateway.session.relay import Relay
-
-
-@dataclass(eq=False)
-class FakeLeg:
-    """A leg that remembers what it was told."""
-
-    rekeying: bool = False
-    full: bool = False
-    sent: list[bytes] = field(default_factory=list)
-    reading: bool = True
-    ended: tuple[int, str] | None = None
-    disconnect_reason: tuple[int, str] | None = None
-    receive: Any = None
-    flow_changed: Any = None
-    task: asyncio.Task[None] | None = None
-
-    @property
-    def blocked(self) -> bool:
-        return self.full or self.rekeying
-
-    def send_payload(self, payload: bytes) -> None:
-        self.sent.append(payload)
-
-    def read_on(self, reading: bool) -> None:
-        self.reading = reading
-
-    def end(self, code: int, reason: str) -> None:
-        self.ended = (code, reason)
-
-    def prove_host_keys(self, asked: bytes) -> bytes | None:
-        return None
-
-    def create_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        self.task = asyncio.create_task(work)
-        return self.task
-
-
-@dataclass
-class Wire:
-    client: FakeLeg
-    pod: FakeLeg
-    relay: Relay
-    uses: list[None]
-    asked: list[None] = field(default_factory=list)
-
-    def from_client(self, payload: bytes) -> None:
-        assert self.client.receive(payload[0], payload)
-
-    def from_pod(self, payload: bytes) -> None:
-        assert self.pod.receive(payload[0], payload)
+from tests.unit.gateway.wire import (
+    Wire,
+    channel_open,
+    channel_request,
+    close,
+    confirmation,
+    data,
+    global_request,
+    number,
+    pty_request,
+)
 
 
 @pytest.fixture
 def both() -> Wire:
-    client, pod, uses, asked = FakeLeg(), FakeLeg(), list[None](), list[None]()
-    relay = Relay(
-        cast("Any", client), cast("Any", pod), RelayPolicy(),
-        used=lambda: uses.append(None), killed=lambda: asked.append(None),
-    )  # fmt: skip
-    relay.start()
-    return Wire(client, pod, relay, uses, asked)
+    return Wire()
 
 
-def number(value: int) -> bytes:
-    return value.to_bytes(4, "big")
-
-
-def data(channel: int, content: bytes = b"x") -> bytes:
-    return bytes([94]) + number(channel) + packets.text(content)
-
-
-def confirmation(client: int, pod: int) -> bytes:
-    return bytes([91]) + number(client) + number(pod) + bytes(8)
-
-
-def pty_request(channel: int) -> bytes:
-    return bytes([98]) + number(channel) + packets.text(b"pty-req") + b"\1"
-
-
-def session(channel: int) -> bytes:
-    return bytes([90]) + packets.text(b"session") + number(channel) + number(2**20) + number(2**15)
-
-
-def exit_by(channel: int, how: bytes, what: bytes) -> bytes:
-    return bytes([98]) + number(channel) + packets.text(how) + b"\0" + what
-
-
-def close(channel: int) -> bytes:
-    return bytes([97]) + number(channel)
+def exit_by(how: bytes, what: bytes) -> bytes:
+    return channel_request(how, what, 7, reply=False)
 
 
 def test_unknown_packets_are_relayed_in_both_directions(both: Wire) -> None:
     both.from_client(b"\xc0what")
     both.from_pod(b"\xc1ever")
     assert (both.pod.sent, both.client.sent) == ([b"\xc0what"], [b"\xc1ever"])
-    assert both.uses == []
+    assert both.uses == 0
 
 
-HUP = exit_by(7, b"exit-signal", packets.text(b"HUP") + b"\0" + packets.text(b"") + packets.text(b""))
+HUP = exit_by(b"exit-signal", packets.text(b"HUP") + b"\0" + packets.text(b"") + packets.text(b""))
 EXITS = {
     "by a signal": (HUP, True),
-    "as shells say it": (exit_by(7, b"exit-status", number(143)), True),
-    "by itself": (exit_by(7, b"exit-status", number(1)), False),
+    "as shells say it": (exit_by(b"exit-status", number(143)), True),
+    "by itself": (exit_by(b"exit-status", number(1)), False),
 }
 
 
@@ -124,13 +48,13 @@ EXITS = {
 def test_end_of_a_program_by_a_signal_waits_until_it_is_known_if_the_job_is_stopped(
     both: Wire, ends: bytes, why: str | None, *, waits: bool
 ) -> None:
-    both.from_client(session(7))
+    both.from_client(channel_open(b"session", channel=7))
     both.from_pod(confirmation(7, 0))
     before = len(both.client.sent)
     for payload in (ends, data(7), close(7)):
         both.from_pod(payload)
     assert both.client.sent[before:] == ([data(7)] if waits else [ends, data(7), close(7)])
-    assert len(both.asked) == waits
+    assert both.asked == waits
     if waits:
         both.relay.release(why)
         assert both.client.ended == ((11, why) if why else None)
@@ -138,7 +62,7 @@ def test_end_of_a_program_by_a_signal_waits_until_it_is_known_if_the_job_is_stop
 
 
 def test_refused_channel_is_answered_to_the_pod(both: Wire) -> None:
-    both.from_pod(bytes([90]) + packets.text(b"x11") + number(3) + bytes(8))
+    both.from_pod(channel_open(b"x11", channel=3))
     assert both.client.sent == []
     assert both.pod.sent[0][:5] == bytes([92]) + number(3)
 
@@ -187,16 +111,16 @@ def test_data_without_a_terminal_is_activity_in_both_directions(both: Wire) -> N
     both.from_pod(confirmation(client=5, pod=9))
     both.from_client(data(9))
     both.from_pod(data(5))
-    assert len(both.uses) == 2
+    assert both.uses == 2
 
 
 def test_terminal_input_is_activity_and_output_is_not(both: Wire) -> None:
     both.from_pod(confirmation(client=5, pod=9))
     both.from_client(pty_request(9))
     both.from_pod(data(5))
-    assert len(both.uses) == 0
+    assert both.uses == 0
     both.from_client(data(9))
-    assert len(both.uses) == 1
+    assert both.uses == 1
 
 
 def test_reused_channel_number_is_another_channel(both: Wire) -> None:
@@ -206,11 +130,11 @@ def test_reused_channel_number_is_another_channel(both: Wire) -> None:
     both.from_pod(close(5))
     both.from_pod(confirmation(client=5, pod=9))
     both.from_pod(data(5))
-    assert len(both.uses) == 1
+    assert both.uses == 1
 
 
 def test_requests_and_windows_are_no_activity(both: Wire) -> None:
-    both.from_client(bytes([80]) + packets.text(b"keepalive@openssh.com") + b"\1")
+    both.from_client(global_request(b"keepalive@openssh.com"))
     both.from_pod(bytes([82]))
     both.from_client(bytes([93]) + number(9) + number(100))
-    assert both.uses == []
+    assert both.uses == 0

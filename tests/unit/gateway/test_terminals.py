@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ssh_gateway.core import packets
-from ssh_gateway.core.packets import RelayPolicy
 from ssh_gateway.session import terminals
-from ssh_gateway.session.relay import Relay
 from ssh_gateway.session.terminals import TerminalLine
-from tests.unit.gateway.test_relay import FakeLeg, Wire, close, confirmation, data, number, pty_request
+from tests.unit.gateway.wire import (
+    WINDOW,
+    Wire,
+    channel_open,
+    channel_request,
+    close,
+    confirmation,
+    data,
+    number,
+    pty_request,
+)
 
-WINDOW, PACKET = 2**20, 2**15
 LINE = TerminalLine("1", b"\r\n*** a line ***\r\n")
 
 
 class Told(Wire):
     """A relay with something to say."""
 
-    lines: list[TerminalLine]
+    def __init__(self) -> None:
+        super().__init__([LINE])
 
     def session(self, client: int = 5, pod: int = 9, window: int = WINDOW) -> None:
         self.from_client(opening(client, window))
@@ -41,31 +47,15 @@ class Told(Wire):
 
 @pytest.fixture
 def both() -> Told:
-    return relayed()
+    return Told()
 
 
-def relayed() -> Told:
-    client, pod, lines = FakeLeg(), FakeLeg(), [LINE]
-    relay = Relay(
-        cast("Any", client),
-        cast("Any", pod),
-        RelayPolicy(),
-        used=lambda: None,
-        killed=lambda: None,
-        lines=lambda: lines,
-    )
-    relay.start()
-    told = Told(client, pod, relay, [])
-    told.lines = lines
-    return told
-
-
-def opening(client: int, window: int = WINDOW, kind: bytes = b"session", longest: int = PACKET) -> bytes:
-    return bytes([90]) + packets.text(kind) + number(client) + number(window) + number(longest)
+def opening(client: int, window: int = WINDOW, kind: bytes = b"session") -> bytes:
+    return channel_open(kind, channel=client, window=window)
 
 
 def asked(name: bytes, rest: bytes = b"") -> bytes:
-    return bytes([98]) + number(9) + packets.text(name) + b"\1" + rest
+    return channel_request(name, rest, 9)
 
 
 def answer(client: int, success: bool = True) -> bytes:
@@ -109,7 +99,7 @@ def test_refused_terminal_gets_no_line(both: Told) -> None:
 
 def test_replies_are_matched_in_order(both: Told) -> None:
     both.session()
-    both.from_client(bytes([98]) + number(9) + packets.text(b"env") + b"\0" + packets.text(b"LANG") * 2)
+    both.from_client(channel_request(b"env", packets.text(b"LANG") * 2, 9, reply=False))
     both.from_client(asked(b"x11-req"))
     both.from_client(pty_request(9))
     both.from_pod(answer(5, success=False))
@@ -183,7 +173,7 @@ def test_other_and_truncated_packets_are_unchanged(both: Told) -> None:
     ),
 )
 def test_window_of_the_pod_never_exceeds_the_client_s(window: int, steps: list[tuple[str, int]]) -> None:
-    both = relayed()
+    both = Told()
     both.terminal(window=window)
     consumed = 0
     for step, (what, size) in enumerate(steps):

@@ -14,7 +14,6 @@ import pytest
 
 from ssh_gateway.transport import keys, server
 from tests.component.gateway.clients.forwarding import answer_over, echo_server, over_socks
-from tests.component.gateway.clients.test_forwards import agent
 from tests.component.gateway.clients.test_terminals import plain, terminal
 from tests.component.gateway.clients.ways import Rig, Way
 from tests.component.gateway.peers import DEADLINE, Done
@@ -69,22 +68,6 @@ async def test_forwards_and_single_streams_carry_data(with_keys: Rig, client: st
         return [answer == DATA for answer in (*answers, done.out)]
 
     assert await with_keys.each(case) == [True] * 4
-
-
-@both
-async def test_agent_is_used_from_the_job_where_it_is_forwarded(with_keys: Rig, client: str) -> None:
-    command = 'test -n "$SSH_AUTH_SOCK" || exit 9; ssh-add -l'
-    async with agent(with_keys) as path:
-
-        async def case(way: Way) -> list[Done]:
-            *options, host = login(with_keys, client, way)
-            env = {"SSH_AUTH_SOCK": str(path)}
-            flags = (["-A"], ["-a"] if client == "plink" else [])
-            return [await with_keys.run(*options, *flag, host, command, env=env) for flag in flags]
-
-        forwarded, without = await with_keys.each(case)
-    assert (forwarded.status, forwarded.text.split()[1]) == (0, with_keys.key.get_fingerprint())
-    assert without.status == 9
 
 
 async def test_plink_re_keys_in_a_transfer(with_keys: Rig) -> None:

@@ -30,7 +30,6 @@ from tests.e2e.test_replicas import session, way_to
 from tests.kubernetes.conftest import run_kubectl as kubectl
 from tests.kubernetes.instance import ENVIRONMENT
 from tests.kubernetes.manifests import JOBS, PRODUCT
-from tests.kubernetes.processes import first_process
 
 pytestmark = [
     pytest.mark.kubernetes,
@@ -56,9 +55,14 @@ def restarts(pod: dict[str, Any]) -> int:
 
 def kill(pod: dict[str, Any]) -> None:
     """SIGKILL for the first process of its container."""
-    process = first_process(pod["status"]["containerStatuses"][0])
-    assert process is not None, pod["metadata"]["name"]
-    os.kill(process, signal.SIGKILL)
+    container = pod["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2]
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # ended meanwhile
+            numbers = (entry / "status").read_text().split("NSpid:")[1].split("\n")[0].split()
+            if numbers[-1] == "1" and container in (entry / "cgroup").read_text():
+                os.kill(int(entry.name), signal.SIGKILL)
+                return
+    raise AssertionError(pod["metadata"]["name"])
 
 
 def state(person: Person, server: str) -> str:

@@ -26,8 +26,7 @@ from tests.component.manager.quota import Sampler
 from tests.e2e.deployed import Deployed
 from tests.e2e.people import Person, Ssh, Stack, read_until, wait_for
 from tests.e2e.test_evictions import listed
-from tests.e2e.test_replicas import session, way_to
-from tests.kubernetes.conftest import run_kubectl as kubectl
+from tests.e2e.test_replicas import doubled, session, way_to
 from tests.kubernetes.instance import ENVIRONMENT
 from tests.kubernetes.manifests import JOBS, PRODUCT
 
@@ -132,16 +131,11 @@ class Load:
 def product(stack: Stack) -> Iterator[Deployed]:
     """With two Managers and two gateways."""
     assert isinstance(stack, Deployed)
-    for name in TWICE:
-        kubectl("scale", "-n", PRODUCT, f"deployment/{name}", "--replicas=2")
-    try:
+    with doubled(*TWICE):
         wait_for(lambda: [len(pods(name)) for name in TWICE] == [2, 2], "two of each", 120)
         wait_for(lambda: all(map(is_ready, pods("gateway"))), "both gateways", 120)
         wait_for(lambda: sum(map(is_ready, pods("manager"))) == 1, "one Manager acts", 120)
         yield stack
-    finally:
-        for name in TWICE:
-            kubectl("scale", "-n", PRODUCT, f"deployment/{name}", "--replicas=1")
 
 
 @pytest.fixture(scope="module")

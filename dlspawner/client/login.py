@@ -65,18 +65,25 @@ def checked(token: str) -> str:
 
 
 def keep(file: Path, url: str, token: str) -> None:
-    """Writes the login, at no moment readable for other users."""
-    fresh = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-            json.dump({"url": url, "token": token}, out)
-        fresh.replace(file)
+        replace(file, json.dumps({"url": url, "token": token}))
     except OSError as problem:
         raise ClientProblem(
             f"{file} cannot be written: {problem.strerror}. DLSPAWNER_URL and DLSPAWNER_TOKEN work without it.", 1
         ) from None
+
+
+def replace(file: Path, content: str) -> None:
+    """Replaces a file in one step; at no moment readable for other users."""
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+            out.write(content)
+        draft.replace(file)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _read(file: Path) -> dict[str, str]:

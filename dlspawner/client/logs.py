@@ -56,8 +56,7 @@ def _why_none(job: dict[str, Any]) -> str:
 
 
 def _lines(given: argparse.Namespace, service: Service, job: dict[str, Any], query: dict[str, str]) -> Iterator[bytes]:
-    query = query | ({"previous": "true"} if given.previous else {})
-    named = {"container": given.container, "pod": given.pod}
+    named = {"previous": "true" if given.previous else "", "container": given.container, "pod": given.pod}
     query = query | {name: value for name, value in named.items() if value}
     return service.lines(f"jobs/{part(job['id'])}/log", query, follow="follow" in query)
 

@@ -7,15 +7,14 @@ programs, so no text from the Hub gets into them.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dlspawner import ssh_config
+from dlspawner.client.login import replace
 from dlspawner.client.service import ClientProblem, Service, Unreachable
 from dlspawner.ssh_config import SshAccessConfig, Unwritable
 
@@ -56,7 +55,7 @@ def pins(service: Service, folder: Path, words: Sequence[str]) -> list[str]:
         return []
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _replace(file, known)
+        replace(file, known)
     except OSError:
         return []
     return ["-o", f'{GLOBAL}="{file}" {SYSTEM_KNOWN_HOSTS}']
@@ -102,12 +101,12 @@ def _write(config: str, known_hosts: str) -> None:
     main = folder / "config"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        _replace(folder / ssh_config.CONFIG_FILE, config)
+        replace(folder / ssh_config.CONFIG_FILE, config)
         if known_hosts:  # else the file may hold keys that the user has accepted
-            _replace(folder / ssh_config.KNOWN_HOSTS_FILE, known_hosts)
+            replace(folder / ssh_config.KNOWN_HOSTS_FILE, known_hosts)
         written = main.read_text(encoding="utf-8") if main.exists() else ""
         if ssh_config.INCLUDE not in (line.strip() for line in written.splitlines()):
-            _replace(main.resolve(), f"{_INCLUDED}\n\n{written}" if written else f"{_INCLUDED}\n")
+            replace(main.resolve(), f"{_INCLUDED}\n\n{written}" if written else f"{_INCLUDED}\n")
     except (OSError, UnicodeDecodeError) as problem:
         raise ClientProblem(
             f"{folder} cannot be written: {getattr(problem, 'strerror', None) or problem}.", 1
@@ -116,16 +115,3 @@ def _write(config: str, known_hosts: str) -> None:
     print(f"Written to {folder}. Try: ssh {hosts[-1]}")
     if not known_hosts:
         print("The gateway's host key is not known here: ssh asks for it at the first connection.")
-
-
-def _replace(file: Path, content: str) -> None:
-    """Replaces a file in one step; readable only for its owner, as ~/.ssh is."""
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-            out.write(content)
-        draft.replace(file)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            draft.unlink()

@@ -19,6 +19,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from dlspawner.simulate import readers, report, sweep
 from dlspawner.simulate.scenario import Scenario, make
@@ -76,38 +77,31 @@ def replays(trace: Trace, load: float) -> None:
                 assert row.excess_max < 1e-3, "a team inside its quota waits longer than on a cluster of its own"
 
 
+def rows(file: Path, *numbers: str) -> list[tuple[Any, ...]]:
+    """The session of each row, and these numbers."""
+    with file.open(encoding="utf-8") as opened:
+        return [(row["session"], *(int(row[name]) for name in numbers)) for row in csv.DictReader(opened)]
+
+
 def gaps(folder: Path) -> list[tuple[int, list[tuple[int, int]], int]]:
     """GPUs, spans of use and length of each session, in minutes, as the files have them."""
-    with (folder / "interactive_trainings.csv").open(encoding="utf-8") as opened:
-        trainings = [
-            (row["session"], int(row["start_minute"]), int(row["duration_minutes"])) for row in csv.DictReader(opened)
-        ]
-    with (folder / "interactive_sessions.csv").open(encoding="utf-8") as opened:
-        rows = [
-            (row["session"], *(int(row[key]) for key in ("start_minute", "stop_minute", "gpus")))
-            for row in csv.DictReader(opened)
-        ]
+    trainings = rows(folder / "interactive_trainings.csv", "start_minute", "duration_minutes")
+    sessions = rows(folder / "interactive_sessions.csv", "start_minute", "stop_minute", "gpus")
     return [
         (
             gpus,
             sorted((at - begin, at - begin + length) for name, at, length in trainings if name == session),
             end - begin,
         )
-        for session, begin, end, gpus in rows
+        for session, begin, end, gpus in sessions
     ]
 
 
 def trained(folder: Path) -> float:
     """GPU-hours of all trainings, each until its session's end."""
-    with (folder / "interactive_sessions.csv").open(encoding="utf-8") as opened:
-        ends = {row["session"]: int(row["stop_minute"]) for row in csv.DictReader(opened)}
-    with (folder / "interactive_trainings.csv").open(encoding="utf-8") as opened:
-        return sum(
-            int(row["gpus"])
-            * max(0, min(int(row["duration_minutes"]), ends[row["session"]] - int(row["start_minute"])))
-            / 60
-            for row in csv.DictReader(opened)
-        )
+    ends = dict(rows(folder / "interactive_sessions.csv", "stop_minute"))
+    trainings = rows(folder / "interactive_trainings.csv", "start_minute", "duration_minutes", "gpus")
+    return sum(gpus * max(0, min(length, ends[name] - begin)) / 60 for name, begin, length, gpus in trainings)
 
 
 def sessions(folder: Path) -> None:

@@ -26,11 +26,9 @@ from tests.component.manager.quota import Sampler
 from tests.e2e.deployed import Deployed
 from tests.e2e.people import Person, Ssh, Stack, read_until, wait_for
 from tests.e2e.test_evictions import listed
-from tests.e2e.test_replicas import session, way_to
-from tests.kubernetes.conftest import run_kubectl as kubectl
+from tests.e2e.test_replicas import doubled, session, way_to
 from tests.kubernetes.instance import ENVIRONMENT
 from tests.kubernetes.manifests import JOBS, PRODUCT
-from tests.kubernetes.processes import first_process
 
 pytestmark = [
     pytest.mark.kubernetes,
@@ -56,9 +54,14 @@ def restarts(pod: dict[str, Any]) -> int:
 
 def kill(pod: dict[str, Any]) -> None:
     """SIGKILL for the first process of its container."""
-    process = first_process(pod["status"]["containerStatuses"][0])
-    assert process is not None, pod["metadata"]["name"]
-    os.kill(process, signal.SIGKILL)
+    container = pod["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2]
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # ended meanwhile
+            numbers = (entry / "status").read_text().split("NSpid:")[1].split("\n")[0].split()
+            if numbers[-1] == "1" and container in (entry / "cgroup").read_text():
+                os.kill(int(entry.name), signal.SIGKILL)
+                return
+    raise AssertionError(pod["metadata"]["name"])
 
 
 def state(person: Person, server: str) -> str:
@@ -128,16 +131,11 @@ class Load:
 def product(stack: Stack) -> Iterator[Deployed]:
     """With two Managers and two gateways."""
     assert isinstance(stack, Deployed)
-    for name in TWICE:
-        kubectl("scale", "-n", PRODUCT, f"deployment/{name}", "--replicas=2")
-    try:
+    with doubled(*TWICE):
         wait_for(lambda: [len(pods(name)) for name in TWICE] == [2, 2], "two of each", 120)
         wait_for(lambda: all(map(is_ready, pods("gateway"))), "both gateways", 120)
         wait_for(lambda: sum(map(is_ready, pods("manager"))) == 1, "one Manager acts", 120)
         yield stack
-    finally:
-        for name in TWICE:
-            kubectl("scale", "-n", PRODUCT, f"deployment/{name}", "--replicas=1")
 
 
 @pytest.fixture(scope="module")

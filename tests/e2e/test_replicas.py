@@ -20,7 +20,6 @@ from tests.kubernetes.conftest import run_kubectl as kubectl
 pytestmark = pytest.mark.kubernetes
 
 SPACE = "--namespace=dlspawner"
-DEPLOYMENT = "deployment/gateway"
 LABEL = "app.kubernetes.io/name=gateway"
 SECONDS = 60
 
@@ -36,16 +35,24 @@ def gateways() -> list[str]:
     )
 
 
+@contextlib.contextmanager
+def doubled(*names: str) -> Iterator[None]:
+    """Two replicas of each of these Deployments."""
+    deployments = [f"deployment/{name}" for name in names]
+    kubectl(SPACE, "scale", *deployments, "--replicas=2")
+    try:
+        yield
+    finally:
+        kubectl(SPACE, "scale", *deployments, "--replicas=1")
+
+
 @pytest.fixture
 def two(stack: Stack) -> Iterator[tuple[str, str]]:
     assert isinstance(stack, Deployed)
-    kubectl(SPACE, "scale", DEPLOYMENT, "--replicas=2")
-    try:
+    with doubled("gateway"):
         first, second = wait_for(lambda: len(found := gateways()) == 2 and found, "both are ready", 120) or ()
         yield first, second
-    finally:
-        kubectl(SPACE, "scale", DEPLOYMENT, "--replicas=1")
-        wait_for(lambda: len(gateways()) == 1, "one is left", 120)
+    wait_for(lambda: len(gateways()) == 1, "one is left", 120)
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from google.protobuf import empty_pb2, unknown_fields
 
 Field = tuple[int, "bytes | str"]
 
@@ -34,17 +35,8 @@ def encode(*fields: Field) -> bytes:
 
 def decode(message: bytes) -> list[tuple[int, bytes]]:
     """The texts and messages of a message, with their numbers."""
-    found, at = [], 0
-    while at < len(message):
-        number, size = message[at] >> 3, message[at + 1] & 127
-        assert message[at] & 7 == 2, "a number, which none of these messages has"
-        at += 2
-        if message[at - 1] & 128:
-            size |= message[at] << 7
-            at += 1
-        found.append((number, message[at : at + size]))
-        at += size
-    return found
+    found = unknown_fields.UnknownFieldSet(empty_pb2.Empty.FromString(message))
+    return [(one.field_number, one.data) for one in found]
 
 
 def texts(message: bytes, number: int) -> list[str]:

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tests.kubernetes.instance import PROJECT, CannotRun, Instance
 from tests.kubernetes.record import Record, start_time, wait
 
 # The shell joins the cgroup before the program starts, so that all children of the program are in it as well.
 _JOIN = 'file=$1; shift; echo $$ >"$file"; exec "$@"'
-
-
-def first_process(container: Mapping[str, Any]) -> int | None:
-    """The process that is number 1 in a container of this status, as this machine numbers it."""
-    named = str(container["containerID"]).rpartition("/")[2]
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # ended meanwhile
-            numbers = (folder / "status").read_text().split("NSpid:")[1].split("\n")[0].split()
-            if numbers[-1] == "1" and named in (folder / "cgroup").read_text():
-                return int(folder.name)
-    return None
 
 
 @dataclass(frozen=True, slots=True)

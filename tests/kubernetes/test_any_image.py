@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import shlex
-import signal
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -31,7 +30,6 @@ from tests.harness.ports import free_port
 from tests.kubernetes.conftest import Image, Kubectl
 from tests.kubernetes.failing import address
 from tests.kubernetes.jobs import Job, World
-from tests.kubernetes.processes import first_process
 
 pytestmark = pytest.mark.kubernetes
 
@@ -146,14 +144,6 @@ def job(world: Bringing, request: pytest.FixtureRequest) -> Iterator[Theirs]:
         yield made
 
 
-@pytest.fixture
-def own_job(world: Bringing) -> Iterator[Theirs]:
-    """One that a test may end."""
-    command = "until [ -e /tmp/end ]; do sleep 0.2; done; exit 3"
-    with started(world.render_theirs("test-debian", command=command)) as made:
-        yield made
-
-
 def test_command_terminal_and_login_shell_are_of_the_user(job: Theirs) -> None:
     assert job.ssh("id -u; exit 7", code=7) == str(UID)
     assert job.ssh("tty", before=("-tt",)).startswith("/dev/pts/")
@@ -204,19 +194,12 @@ def test_the_persons_container_holds_no_token(job: Theirs) -> None:
     assert "kubernetes.io" not in seen
 
 
-def test_the_login_proxy_ends_when_main_has_finished(own_job: Theirs) -> None:
-    own_job.ssh("touch /tmp/end")
-    assert own_job.ended("main") == 3
-    assert own_job.ended("notebook") == 0
-
-
-def test_the_login_proxy_ends_when_mains_first_process_is_killed(own_job: Theirs) -> None:
-    first = first_process(own_job.container("main"))
-    if first is None:
-        pytest.skip("the node's processes are not this machine's")
-    os.kill(first, signal.SIGKILL)
-    assert own_job.ended("main") == 128 + signal.SIGKILL
-    assert own_job.ended("notebook") == 0
+def test_the_login_proxy_ends_when_main_has_finished(world: Bringing) -> None:
+    command = "until [ -e /tmp/end ]; do sleep 0.2; done; exit 3"
+    with started(world.render_theirs("test-debian", command=command)) as own_job:
+        own_job.ssh("touch /tmp/end")
+        assert own_job.ended("main") == 3
+        assert own_job.ended("notebook") == 0
 
 
 def test_a_notebook_in_an_image_without_jupyter_says_what_is_missing(world: Bringing) -> None:

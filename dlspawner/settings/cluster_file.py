@@ -25,7 +25,7 @@ from dlspawner.core.config import (
 from dlspawner.core.gpus import CLAIM, KAI_FRACTION, KAI_MEMORY
 from dlspawner.core.units import GPU
 from dlspawner.core.unix_account import LARGEST, NOBODY, UidRange
-from dlspawner.settings.document import Entry, Section, did_you_mean
+from dlspawner.settings.document import Entry, Section
 from dlspawner.settings.policy_sections import (
     CPU_JOBS,
     read_cpu_jobs,
@@ -129,8 +129,7 @@ def check_queues(root: Entry, teams: Collection[str]) -> None:
     for key in ("scheduler", "queues"):  # what is no mapping was a problem before
         found = found.value.get(key) if found is not None and isinstance(found.value, dict) else None
     for team, entry in found.value.items() if found is not None and isinstance(found.value, dict) else ():
-        if team not in teams:
-            entry.problem(f"there is no team “{team}”{did_you_mean(team, teams)}.")
+        entry.expect(team, teams, "team")
 
 
 def _special(file: Section, namespace: str | None) -> frozenset[SpecialPermission]:
@@ -168,8 +167,8 @@ def _default_template(file: Section, templates: Collection[str]) -> str | None:
     if found is None:
         return None
     name = found.text()
-    if name and name not in templates:
-        found.problem(f"there is no template “{name}”{did_you_mean(name, templates)}.")
+    if name:
+        found.expect(name, sorted(templates), "template")
     return name
 
 

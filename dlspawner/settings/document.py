@@ -68,6 +68,13 @@ class Entry:
         else:
             self.problems.add(self.file, self.line, self.path, sentence)
 
+    def expect(self, word: object, known: Collection[str], what: str, *, against_cluster: bool = False) -> None:
+        """Adds a problem if a text is none of the ``known`` names of ``what``; what is no text has one already."""
+        if isinstance(word, str) and word not in known:
+            there = f"There are: {', '.join(known)}." if known else "There are none."
+            near = did_you_mean(word, known)
+            self.problem(f"there is no {what} “{word}”{near}. {there}", against_cluster=against_cluster)
+
     def plain(self) -> Any:
         """Returns the value without places, as in the YAML."""
         if isinstance(self.value, dict):

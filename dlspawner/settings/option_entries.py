@@ -139,9 +139,7 @@ def _check_default(option: Option, entry: Entry, cluster: ClusterConfig) -> None
     if option.name in of_cluster:
         what, names = of_cluster[option.name]
         for choice in option.choices:
-            if choice.value not in names:
-                have = f"The cluster has: {', '.join(names) or 'none'}."
-                entry.problem(f"there is no {what} “{choice.value}”. {have}", against_cluster=True)
+            entry.expect(choice.value, names, what, against_cluster=True)
         option = replace(option, choices=option.choices or tuple(OptionChoice(name, name) for name in names))
     for choice in option.choices if option.kind in _TEXTUAL else ():
         wrong = check_value(replace(option, choices=()), choice.value)

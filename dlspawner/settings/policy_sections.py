@@ -19,7 +19,7 @@ from dlspawner.core.config import (
     SchedulingConfig,
 )
 from dlspawner.core.text import listed
-from dlspawner.settings.document import Section, did_you_mean
+from dlspawner.settings.document import Section
 
 _HOUR = 3600
 _YEAR = 366 * 24 * _HOUR
@@ -105,16 +105,16 @@ def read_scheduler(file: Section, priorities: Collection[PriorityLevel], gpu_typ
             takes = listed(_ENGINE_KEYS[name]) or "its name alone"
             section.entries[key].problem(f"the scheduler {name.value} takes {takes}, no {key}.")
     classes, levels = section.children("priority_classes"), [one.name for one in priorities]
-    for level in classes.keys() - set(levels):
-        classes[level].problem(f"there is no priority “{level}”{did_you_mean(level, levels)}.")
+    for level, entry in classes.items():
+        entry.expect(level, levels, "priority")
     for team, entry in section.children("queues").items():
         if name is SchedulerName.KUEUE and entry.value == "default":
             entry.problem(
                 f"Kueue takes every pod beside a queue called default for one of that queue: rename {team}'s."
             )
     cells, scheduler = section.children("cell_types"), section.get("scheduler_name")
-    for kind in cells.keys() - set(gpu_types):
-        cells[kind].problem(f"there is no GPU type “{kind}”{did_you_mean(kind, gpu_types)}.")
+    for kind, entry in cells.items():
+        entry.expect(kind, gpu_types, "GPU type")
     if name is SchedulerName.HIVED and read_scheduling(file).classes == PriorityClasses():
         # Victims are Kubernetes' to preempt, by its priorities.
         found.problem(

@@ -14,7 +14,7 @@ from dlspawner.core.config import ClusterConfig, IdleWindows, Team, TeamMount, T
 from dlspawner.core.text import show
 from dlspawner.core.units import GPU
 from dlspawner.core.unix_account import LARGEST, NOBODY
-from dlspawner.settings.document import Entry, Section, did_you_mean
+from dlspawner.settings.document import Entry, Section
 
 _KEYS = ("teams", "blocked")
 _TEAM_KEYS = (
@@ -64,10 +64,7 @@ def _team(name: str, entry: Entry, cluster: ClusterConfig, templates: Collection
 
 
 def _quota(kind: str, entry: Entry, cluster: ClusterConfig) -> TeamQuota:
-    names = [gpu_type.name for gpu_type in cluster.gpu_types]
-    if kind not in names:
-        have = f"The cluster has: {', '.join(names)}." if names else "The cluster has none."
-        entry.problem(f"there is no GPU type “{kind}”{did_you_mean(kind, names)}. {have}", against_cluster=True)
+    entry.expect(kind, [one.name for one in cluster.gpu_types], "GPU type", against_cluster=True)
     found, gpus = cluster.gpu_type(kind), entry.gpus(0, _MOST_GPUS)
     number = gpus / (found.share if found else 1)
     if number.denominator != 1:
@@ -78,10 +75,7 @@ def _quota(kind: str, entry: Entry, cluster: ClusterConfig) -> TeamQuota:
 
 
 def _extended(name: str, entry: Entry, cluster: ClusterConfig) -> tuple[str, int]:
-    names = [one.name for one in cluster.extended_resources]
-    if name not in names:
-        found = f"there is no “{name}” in the cluster's extended_resources{did_you_mean(name, names)}."
-        entry.problem(found, against_cluster=True)
+    entry.expect(name, [one.name for one in cluster.extended_resources], "extended resource", against_cluster=True)
     return name, entry.integer(0, _MOST_GPUS)
 
 
@@ -102,24 +96,14 @@ def _user_caps(team: Section) -> UserCaps:
 
 
 def _priorities(team: Section, cluster: ClusterConfig) -> tuple[str, ...]:
-    known = [one.name for one in cluster.priorities]
     for entry in team.items("priorities"):
-        if isinstance(entry.value, str) and entry.value not in known:
-            entry.problem(
-                f"there is no priority “{entry.value}”{did_you_mean(entry.value, known)}. "
-                f"The cluster has: {', '.join(known)}.",
-                against_cluster=True,
-            )
+        entry.expect(entry.value, [one.name for one in cluster.priorities], "priority", against_cluster=True)
     return team.texts("priorities")
 
 
 def _templates(team: Section, known: Collection[str]) -> tuple[str, ...]:
     for entry in team.items("templates"):
-        if isinstance(entry.value, str) and entry.value not in known:
-            entry.problem(
-                f"there is no template “{entry.value}”{did_you_mean(entry.value, known)}. "
-                f"There are: {', '.join(sorted(known))}."
-            )
+        entry.expect(entry.value, sorted(known), "template")
     return team.texts("templates")
 
 

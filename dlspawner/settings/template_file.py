@@ -111,8 +111,8 @@ def _check_grace(template: Template, root: Entry, start_timeout: float) -> None:
 
 def _who(file: Section, teams: Collection[str] | None) -> tuple[str, ...]:
     for entry in file.items("who"):
-        if teams is not None and isinstance(entry.value, str) and entry.value not in teams:
-            entry.problem(f"there is no team “{entry.value}”{did_you_mean(entry.value, teams)} in the teams file.")
+        if teams is not None:
+            entry.expect(entry.value, teams, "team")
     return file.texts("who")
 
 

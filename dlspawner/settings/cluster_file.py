@@ -256,18 +256,13 @@ def _share(section: Section) -> Fraction:
 
 def _toleration(entry: Entry) -> Toleration:
     section = entry.section(("key", "operator", "value", "effect", "tolerationSeconds"))
-    toleration = Toleration(
+    return Toleration(
         key=section.text("key") or None,
         operator=section.text("operator", "Equal", "Equal|Exists", "Equal or Exists"),
         value=section.text("value") or None,
         effect=section.text("effect", "", "|".join(_EFFECTS), f"one of {', '.join(_EFFECTS)}") or None,
         seconds=section.maybe_integer("tolerationSeconds", 0, 10**6),
     )
-    if toleration.operator == "Exists" and toleration.value is not None:
-        entry.problem("operator Exists takes no value.")
-    if toleration.key is None and toleration.operator != "Exists":
-        entry.problem("a toleration without a key needs operator Exists.")
-    return toleration
 
 
 def _cpu_only(file: Section) -> tuple[CpuMemory, CpuMemory, CpuJobs]:

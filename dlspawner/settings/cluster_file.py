@@ -208,8 +208,7 @@ def _asked_by(section: Section) -> GpuType:
         section.need("gpus_per_node")
         return replace(kind, resource=f"{CLAIM}/{claim.text(_CLAIM_TEMPLATE, 'the name of a ResourceClaimTemplate')}")
     if sharing is None:
-        found = section.need("resource")
-        return replace(kind, resource=found.text(RESOURCE, "a resource such as nvidia.com/gpu") if found else "")
+        return replace(kind, resource=section.need_text("resource", RESOURCE, "a resource such as nvidia.com/gpu"))
     section.need("share")
     memory, cores = section.get("gpu_memory"), section.maybe_integer("gpu_cores", 1, 100)
     mib = math.ceil(memory.quantity() / 2**20) if memory else None

@@ -200,6 +200,10 @@ class Section:
         found = self.get(key)
         return default if found is None else found.text(pattern, hint)
 
+    def need_text(self, key: str, pattern: str | None = None, hint: str = "") -> str:
+        found = self.need(key)
+        return "" if found is None else found.text(pattern, hint)
+
     def integer(self, key: str, default: int, low: int, high: int) -> int:
         found = self.get(key)
         return default if found is None else found.integer(low, high)

@@ -139,12 +139,8 @@ def _classes(scheduling: Section) -> PriorityClasses:
     if found is None:
         return PriorityClasses()
     section = found.section(("guaranteed", "preemptible"))
-    guaranteed, preemptible = section.need("guaranteed"), section.need("preemptible")
-    hint = "the name of a PriorityClass"
-    return PriorityClasses(
-        guaranteed.text(_OBJECT, hint) if guaranteed else None,
-        preemptible.text(_OBJECT, hint) if preemptible else None,
-    )
+    names = (section.need_text(kind, _OBJECT, "the name of a PriorityClass") for kind in ("guaranteed", "preemptible"))
+    return PriorityClasses(*names)
 
 
 def read_culling(file: Section) -> Culling:

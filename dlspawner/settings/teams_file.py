@@ -111,9 +111,9 @@ def _mounts(team: Section) -> tuple[TeamMount, ...]:
     mounts: list[TeamMount] = []
     for entry in team.items("mounts"):
         section = entry.section(("claim", "path", "read_only"))
-        claim, path = section.need("claim"), section.need("path")
+        path = section.need("path")
         mount = TeamMount(
-            claim=claim.text(_CLAIM, "the name of a PersistentVolumeClaim") if claim else "",
+            claim=section.need_text("claim", _CLAIM, "the name of a PersistentVolumeClaim"),
             path=path.text() if path else "",
             read_only=section.boolean("read_only", default=False),
         )

@@ -127,9 +127,9 @@ def _endpoints(file: Section) -> tuple[Endpoint, ...]:
     endpoints: list[Endpoint] = []
     for entry in file.items("endpoints"):
         section = entry.section(("name", "port", "protocol", "expose"))
-        name, port, protocol = section.need("name"), section.need("port"), section.need("protocol")
+        port, protocol = section.need("port"), section.need("protocol")
         endpoint = Endpoint(
-            name=name.text(_PORT_NAME, "small letters, digits and dashes, at most 15, with a letter") if name else "",
+            name=section.need_text("name", _PORT_NAME, "small letters, digits and dashes, at most 15, with a letter"),
             port=port.integer(1024, 65535) if port else 0,
             protocol=protocol.one_of(EndpointProtocol) if protocol else EndpointProtocol.TCP,
             expose=section.one_of("expose", EndpointService.CLUSTER),
@@ -172,13 +172,10 @@ def _roles(file: Section) -> tuple[PodRole, ...]:
     roles: list[PodRole] = []
     for entry in file.items("pods"):
         section = entry.section(("role", "count", "min", "gpus", "cpu", "memory", "command") if roles else ("role",))
-        name = section.need("role")
         role = PodRole(
-            name=name.text(
-                _ROLE, "small letters, digits and dashes, at most 20, with a letter first and no number last"
-            )
-            if name
-            else "",
+            name=section.need_text(
+                "role", _ROLE, "small letters, digits and dashes, at most 20, with a letter first and no number last"
+            ),
             count=_count(section),
             gpus=section.maybe_integer("gpus", 0, MOST_GPUS),
             cpu=cpu.quantity() if (cpu := section.get("cpu")) else None,
@@ -228,13 +225,8 @@ def _ports(file: Section, cluster: ClusterConfig) -> tuple[JobPorts, ...]:
     ports: list[JobPorts] = []
     for entry in file.items("ports"):
         section = entry.section(("name", "count"))
-        name = section.need("name")
-        port = JobPorts(
-            name.text(host_ports.NAME, "small letters, digits and dashes, at most 15, with a letter first")
-            if name
-            else "",
-            section.integer("count", 1, 1, _MOST_PORTS),
-        )
+        hint = "small letters, digits and dashes, at most 15, with a letter first"
+        port = JobPorts(section.need_text("name", host_ports.NAME, hint), section.integer("count", 1, 1, _MOST_PORTS))
         if port.name in {host_ports.SSH, host_ports.NOTEBOOK}:
             entry.problem(f"“{port.name}” is what the job's own port is called.")
         if port.name in {other.name for other in ports}:

@@ -162,7 +162,7 @@ def _are_apart(one: GpuType, other: GpuType) -> bool:
 
 
 def _default_template(file: Section, templates: Collection[str]) -> str | None:
-    section = _section(file, "defaults", ("template",))
+    section = file.section("defaults", ("template",))
     found = section.get("template") if section else None
     if found is None:
         return None
@@ -265,7 +265,7 @@ def _toleration(entry: Entry) -> Toleration:
 
 
 def _cpu_only(file: Section) -> tuple[CpuMemory, CpuMemory, CpuJobs]:
-    section = _section(file, "cpu_only", ("cpu", "memory", *CPU_JOBS))
+    section = file.section("cpu_only", ("cpu", "memory", *CPU_JOBS))
     if section is None:
         return DEFAULT.cpu_only_default, DEFAULT.cpu_only_max, DEFAULT.cpu_jobs
     milli, most_milli = _default_and_max(section, "cpu")
@@ -280,7 +280,7 @@ def _default_and_max(parent: Section, name: str) -> tuple[int, int]:
         if name == "cpu"
         else (DEFAULT.cpu_only_default.memory_bytes, DEFAULT.cpu_only_max.memory_bytes)
     )
-    section = _section(parent, name, ("default", "max"))
+    section = parent.section(name, ("default", "max"))
     if section is None:
         return given
     default, largest = section.get("default"), section.get("max")
@@ -292,7 +292,7 @@ def _default_and_max(parent: Section, name: str) -> tuple[int, int]:
 
 
 def _storage(file: Section) -> StorageConfig:
-    section = _section(file, "storage", ("home_size", "storage_class", "access_modes"))
+    section = file.section("storage", ("home_size", "storage_class", "access_modes"))
     if section is None:
         return StorageConfig()
     size = section.get("home_size")
@@ -307,7 +307,7 @@ def _storage(file: Section) -> StorageConfig:
 
 
 def _accounts(file: Section) -> UidRange:
-    section = _section(file, "accounts", ("first_uid", "last_uid"))
+    section = file.section("accounts", ("first_uid", "last_uid"))
     if section is None:
         return UidRange()
     first = section.integer("first_uid", UidRange().first, 1000, LARGEST)
@@ -321,7 +321,7 @@ def _accounts(file: Section) -> UidRange:
 
 
 def _host_ports(file: Section) -> HostPorts | None:
-    section = _section(file, "host_ports", ("range", "enforce"))
+    section = file.section("host_ports", ("range", "enforce"))
     found = section.need("range") if section else None
     if section is None or found is None:
         return None
@@ -341,8 +341,3 @@ def _extended(name: str, entry: Entry, kinds: tuple[GpuType, ...]) -> ExtendedRe
         entry.problem("it is the resource of a GPU type, which counts it already.")
     section = entry.section(("title", "max_per_job"))
     return ExtendedResource(name, section.text("title"), section.maybe_integer("max_per_job", 1, 1_000_000))
-
-
-def _section(parent: Section, key: str, known: tuple[str, ...]) -> Section | None:
-    found = parent.get(key)
-    return None if found is None else found.section(known)

@@ -196,6 +196,10 @@ class Section:
             self.entry.problems.add(self.entry.file, self.entry.line, path, "is missing.")
         return found
 
+    def section(self, key: str, known: Collection[str]) -> Section | None:
+        found = self.get(key)
+        return None if found is None else found.section(known)
+
     def text(self, key: str, default: str = "", pattern: str | None = None, hint: str = "") -> str:
         found = self.get(key)
         return default if found is None else found.text(pattern, hint)

@@ -75,10 +75,9 @@ def read_cpu_jobs(cpu_only: Section) -> CpuJobs:
 
 
 def read_scheduling(file: Section) -> SchedulingConfig:
-    found = file.get("scheduling")
-    if found is None:
-        return SchedulingConfig()
-    section, usual = found.section(_SCHEDULING), SchedulingConfig()
+    section, usual = file.section("scheduling", _SCHEDULING), SchedulingConfig()
+    if section is None:
+        return usual
     return SchedulingConfig(
         notice=_seconds(section, "notice_seconds", usual.notice, 0, 24 * _HOUR),
         min_run=_seconds(section, "min_run_seconds", usual.min_run, 0, _YEAR),
@@ -135,19 +134,17 @@ def read_scheduler(file: Section, priorities: Collection[PriorityLevel], gpu_typ
 
 
 def _classes(scheduling: Section) -> PriorityClasses:
-    found = scheduling.get("priority_classes")
-    if found is None:
+    section = scheduling.section("priority_classes", ("guaranteed", "preemptible"))
+    if section is None:
         return PriorityClasses()
-    section = found.section(("guaranteed", "preemptible"))
     names = (section.need_text(kind, _OBJECT, "the name of a PriorityClass") for kind in ("guaranteed", "preemptible"))
     return PriorityClasses(*names)
 
 
 def read_culling(file: Section) -> Culling:
-    found = file.get("idle")
-    if found is None:
-        return Culling()
-    section, usual = found.section(_IDLE), Culling()
+    section, usual = file.section("idle", _IDLE), Culling()
+    if section is None:
+        return usual
     busy = section.get("gpu_busy_percent")
     return Culling(
         window=section.maybe_seconds("window_seconds", 60, _YEAR),
@@ -167,13 +164,12 @@ _PATTERN_HINT = "a host, “*.” and a domain, or “*”, with “:” and a p
 
 
 def read_notifications(file: Section) -> Notifications:
-    found = file.get("notifications")
-    if found is None:
+    section = file.section("notifications", ("mail", "mail_domains", "hosts", "private_hosts"))
+    if section is None:
         return Notifications()
-    section = found.section(("mail", "mail_domains", "hosts", "private_hosts"))
-    mail = section.get("mail")
+    mail = section.section("mail", ("host", "port", "security", "sender", "user"))
     return Notifications(
-        _mail_server(mail.section(("host", "port", "security", "sender", "user"))) if mail else None,
+        _mail_server(mail) if mail else None,
         section.texts("mail_domains", _HOST, "a domain"),
         section.texts("hosts", _PATTERN, _PATTERN_HINT),
         section.texts("private_hosts", _PATTERN, _PATTERN_HINT),

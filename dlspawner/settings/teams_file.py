@@ -85,13 +85,12 @@ def _milli(section: Section, key: str) -> int | None:
 
 
 def _user_caps(team: Section) -> UserCaps:
-    found = team.get("user_caps")
-    if found is None:
+    section = team.section("user_caps", ("soft", "hard"))
+    if section is None:
         return UserCaps()
-    section = found.section(("soft", "hard"))
     caps = UserCaps(_milli(section, "soft"), _milli(section, "hard"))
     if caps.soft is not None and caps.hard is not None and caps.soft > caps.hard:
-        found.problem("soft is more than hard, so nobody could ever ask for approval.")
+        section.entry.problem("soft is more than hard, so nobody could ever ask for approval.")
     return caps
 
 
@@ -149,10 +148,9 @@ def _check_gids(file: Section, teams: tuple[Team, ...]) -> None:
 
 
 def _idle(team: Section) -> IdleWindows:
-    found = team.get("idle")
-    if found is None:
+    section = team.section("idle", ("window_seconds", "preemptible_window_seconds"))
+    if section is None:
         return IdleWindows()
-    section = found.section(("window_seconds", "preemptible_window_seconds"))
     return IdleWindows(
         section.maybe_seconds("window_seconds", 60, _LONGEST_WINDOW),
         section.maybe_seconds("preemptible_window_seconds", 60, _LONGEST_WINDOW),

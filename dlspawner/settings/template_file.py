@@ -157,10 +157,10 @@ def _check_endpoint(entry: Entry, endpoint: Endpoint, others: Collection[Endpoin
 
 def _mounts(file: Section, *, special: bool) -> Mounts:
     """Returns the mounts; the claims with a team's data are not in the namespace of jobs with special permissions."""
-    found, team_data = file.get("mounts"), TeamDataAccess.NONE if special else TeamDataAccess.READ_WRITE
-    if found is None:
+    section = file.section("mounts", ("home", "team_data", "job_directory"))
+    team_data = TeamDataAccess.NONE if special else TeamDataAccess.READ_WRITE
+    if section is None:
         return Mounts(team_data=team_data)
-    section = found.section(("home", "team_data", "job_directory"))
     return Mounts(
         home=section.one_of("home", TeamDataAccess.READ_WRITE),
         team_data=section.one_of("team_data", team_data),
@@ -249,18 +249,10 @@ def _check_ports(template: Template, file: Section) -> None:
 
 
 def _idle(file: Section) -> IdlePolicy:
-    found = file.get("idle")
-    if found is None:
+    windows = ("window_seconds", "preemptible_window_seconds", "lifetime_seconds", "http_alone_seconds")
+    section = file.section("idle", (*windows, "dry_run", "counts"))
+    if section is None:
         return IdlePolicy()
-    known = (
-        "window_seconds",
-        "preemptible_window_seconds",
-        "lifetime_seconds",
-        "http_alone_seconds",
-        "dry_run",
-        "counts",
-    )
-    section = found.section(known)
     counts = section.get("counts")
     return IdlePolicy(
         window=section.maybe_seconds("window_seconds", 60, _YEAR),

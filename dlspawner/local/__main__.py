@@ -56,7 +56,7 @@ def namespace(name: str, **labels: str) -> Made:
 
 
 def of_files(wanted: settings.Settings) -> Iterator[Made]:
-    """What the files name and an administrator makes, who is here the launcher: claims for team data, and the
+    """Objects that the files name, for an administrator to make, here the launcher: claims for team data, and the
     PriorityClasses of hub_config/kubernetes/base/priorities.yaml.
     """
     for name in sorted({mount.claim for team in wanted.teams.teams for mount in team.mounts}):

@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from dlspawner import settings
@@ -32,6 +33,8 @@ from dlspawner.local.state import (
 )
 from dlspawner.local.supervisor import Child, ChildFailed, Supervisor, stop_signals
 
+Made = tuple[kubernetes.ResourceKind, kubernetes.Object]  # an object of the cluster
+
 
 def read_files(options: Options) -> tuple[settings.Settings | None, str]:
     """Returns the settings, or the mistakes in the files; these are raised if there has been no earlier start.
@@ -47,45 +50,34 @@ def read_files(options: Options) -> tuple[settings.Settings | None, str]:
         return None, f"\n  These files are not used. Their last good version is, until they are corrected:\n\n{wrong}\n"
 
 
-async def make_namespace(kubeconfig: Path, name: str, **labels: str) -> None:
-    """Makes a namespace for jobs; raises CannotRun if the cluster does not answer."""
+def namespace(name: str, **labels: str) -> Made:
+    """A namespace for jobs."""
+    return kubernetes.NAMESPACES, {"metadata": {"name": name, "labels": labels}}
+
+
+def of_files(wanted: settings.Settings) -> Iterator[Made]:
+    """Objects that the files name, for an administrator to make, here the launcher: claims for team data, and the
+    PriorityClasses of hub_config/kubernetes/base/priorities.yaml.
+    """
+    for name in sorted({mount.claim for team in wanted.teams.teams for mount in team.mounts}):
+        spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "10Gi"}}}
+        yield kubernetes.CLAIMS, {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
+    classes = wanted.cluster.scheduling.classes
+    for class_name, value in ((classes.guaranteed, 1000), (classes.preemptible, 0)):
+        if class_name is not None:
+            made = {"metadata": {"name": class_name}, "value": value, "preemptionPolicy": "Never"}
+            yield kubernetes.PRIORITY_CLASSES, made
+
+
+async def make(kubeconfig: Path, *objects: Made) -> None:
+    """Makes what an earlier start has not made; raises CannotRun if the cluster does not answer."""
     try:
         async with await kubernetes.KubernetesClient.connect(kubeconfig) as client:
-            await client.create(kubernetes.NAMESPACES, {"metadata": {"name": name, "labels": labels}})
-    except kubernetes.Conflict:
-        return  # made at an earlier start
+            for kind, manifest in objects:
+                with suppress(kubernetes.Conflict):
+                    await client.create(kind, manifest)
     except kubernetes.KubernetesError as error:
         raise CannotRun(f"The cluster of {kubeconfig} cannot be used: {error}") from error
-
-
-async def make_team_claims(kubeconfig: Path, wanted: settings.Settings) -> None:
-    """Makes the claims for team data, which are an administrator's task: here the launcher is the administrator."""
-    async with await kubernetes.KubernetesClient.connect(kubeconfig) as client:
-        for name in sorted({mount.claim for team in wanted.teams.teams for mount in team.mounts}):
-            claim = {
-                "apiVersion": "v1",
-                "kind": "PersistentVolumeClaim",
-                "metadata": {"name": name, "namespace": NAMESPACE},
-                "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "10Gi"}}},
-            }
-            try:
-                await client.create(kubernetes.CLAIMS, claim, NAMESPACE)
-            except kubernetes.Conflict:
-                continue  # made at an earlier start
-
-
-async def make_priority_classes(kubeconfig: Path, wanted: settings.Settings) -> None:
-    """Makes the PriorityClasses, as in hub_config/kubernetes/base/priorities.yaml."""
-    classes = wanted.cluster.scheduling.classes
-    async with await kubernetes.KubernetesClient.connect(kubeconfig) as client:
-        for name, value in ((classes.guaranteed, 1000), (classes.preemptible, 0)):
-            if name is None:
-                continue
-            try:
-                made = {"metadata": {"name": name}, "value": value, "preemptionPolicy": "Never"}
-                await client.create(kubernetes.PRIORITY_CLASSES, made)
-            except kubernetes.Conflict:
-                continue  # made at an earlier start
 
 
 async def make_gateway_keys(options: Options) -> None:
@@ -127,7 +119,7 @@ async def run(options: Options, say: Callable[[str], None]) -> None:
         check_ports(options)
         if options.kubeconfig:
             keep_kubeconfig(options.kubeconfig, options.cluster_config, NAMESPACE)
-            await make_namespace(options.kubeconfig, NAMESPACE)
+            await make(options.kubeconfig, namespace(NAMESPACE))
         ports = keep_ports(options.state / "ports.json")
         keys = keep_secrets(options.state / "secrets.json")
         env = environment(options, ports, keys)
@@ -170,10 +162,8 @@ async def start_all(
         except ChildFailed as problem:  # useful, but nothing depends on it
             say(f"The use of GPUs will not be known: {problem}")
     enforces_nothing = {"pod-security.kubernetes.io/enforce": "privileged"}
-    await make_namespace(options.cluster_config, SPECIAL_NAMESPACE, **enforces_nothing)
-    if wanted is not None:  # else an earlier start made them
-        await make_team_claims(options.cluster_config, wanted)
-        await make_priority_classes(options.cluster_config, wanted)
+    files = of_files(wanted) if wanted is not None else ()  # else an earlier start made them
+    await make(options.cluster_config, namespace(SPECIAL_NAMESPACE, **enforces_nothing), *files)
     await supervisor.start(processes["hub"])
     await supervisor.start(processes["gateway"])
 

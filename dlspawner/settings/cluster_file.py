@@ -25,7 +25,7 @@ from dlspawner.core.config import (
 from dlspawner.core.gpus import CLAIM, KAI_FRACTION, KAI_MEMORY
 from dlspawner.core.units import GPU
 from dlspawner.core.unix_account import LARGEST, NOBODY, UidRange
-from dlspawner.settings.document import Entry, Section, did_you_mean
+from dlspawner.settings.document import Entry, Section
 from dlspawner.settings.policy_sections import (
     CPU_JOBS,
     read_cpu_jobs,
@@ -129,8 +129,7 @@ def check_queues(root: Entry, teams: Collection[str]) -> None:
     for key in ("scheduler", "queues"):  # what is no mapping was a problem before
         found = found.value.get(key) if found is not None and isinstance(found.value, dict) else None
     for team, entry in found.value.items() if found is not None and isinstance(found.value, dict) else ():
-        if team not in teams:
-            entry.problem(f"there is no team “{team}”{did_you_mean(team, teams)}.")
+        entry.expect(team, teams, "team")
 
 
 def _special(file: Section, namespace: str | None) -> frozenset[SpecialPermission]:
@@ -163,13 +162,13 @@ def _are_apart(one: GpuType, other: GpuType) -> bool:
 
 
 def _default_template(file: Section, templates: Collection[str]) -> str | None:
-    section = _section(file, "defaults", ("template",))
+    section = file.section("defaults", ("template",))
     found = section.get("template") if section else None
     if found is None:
         return None
     name = found.text()
-    if name and name not in templates:
-        found.problem(f"there is no template “{name}”{did_you_mean(name, templates)}.")
+    if name:
+        found.expect(name, sorted(templates), "template")
     return name
 
 
@@ -209,8 +208,7 @@ def _asked_by(section: Section) -> GpuType:
         section.need("gpus_per_node")
         return replace(kind, resource=f"{CLAIM}/{claim.text(_CLAIM_TEMPLATE, 'the name of a ResourceClaimTemplate')}")
     if sharing is None:
-        found = section.need("resource")
-        return replace(kind, resource=found.text(RESOURCE, "a resource such as nvidia.com/gpu") if found else "")
+        return replace(kind, resource=section.need_text("resource", RESOURCE, "a resource such as nvidia.com/gpu"))
     section.need("share")
     memory, cores = section.get("gpu_memory"), section.maybe_integer("gpu_cores", 1, 100)
     mib = math.ceil(memory.quantity() / 2**20) if memory else None
@@ -257,22 +255,17 @@ def _share(section: Section) -> Fraction:
 
 def _toleration(entry: Entry) -> Toleration:
     section = entry.section(("key", "operator", "value", "effect", "tolerationSeconds"))
-    toleration = Toleration(
+    return Toleration(
         key=section.text("key") or None,
         operator=section.text("operator", "Equal", "Equal|Exists", "Equal or Exists"),
         value=section.text("value") or None,
         effect=section.text("effect", "", "|".join(_EFFECTS), f"one of {', '.join(_EFFECTS)}") or None,
         seconds=section.maybe_integer("tolerationSeconds", 0, 10**6),
     )
-    if toleration.operator == "Exists" and toleration.value is not None:
-        entry.problem("operator Exists takes no value.")
-    if toleration.key is None and toleration.operator != "Exists":
-        entry.problem("a toleration without a key needs operator Exists.")
-    return toleration
 
 
 def _cpu_only(file: Section) -> tuple[CpuMemory, CpuMemory, CpuJobs]:
-    section = _section(file, "cpu_only", ("cpu", "memory", *CPU_JOBS))
+    section = file.section("cpu_only", ("cpu", "memory", *CPU_JOBS))
     if section is None:
         return DEFAULT.cpu_only_default, DEFAULT.cpu_only_max, DEFAULT.cpu_jobs
     milli, most_milli = _default_and_max(section, "cpu")
@@ -287,7 +280,7 @@ def _default_and_max(parent: Section, name: str) -> tuple[int, int]:
         if name == "cpu"
         else (DEFAULT.cpu_only_default.memory_bytes, DEFAULT.cpu_only_max.memory_bytes)
     )
-    section = _section(parent, name, ("default", "max"))
+    section = parent.section(name, ("default", "max"))
     if section is None:
         return given
     default, largest = section.get("default"), section.get("max")
@@ -299,7 +292,7 @@ def _default_and_max(parent: Section, name: str) -> tuple[int, int]:
 
 
 def _storage(file: Section) -> StorageConfig:
-    section = _section(file, "storage", ("home_size", "storage_class", "access_modes"))
+    section = file.section("storage", ("home_size", "storage_class", "access_modes"))
     if section is None:
         return StorageConfig()
     size = section.get("home_size")
@@ -314,7 +307,7 @@ def _storage(file: Section) -> StorageConfig:
 
 
 def _accounts(file: Section) -> UidRange:
-    section = _section(file, "accounts", ("first_uid", "last_uid"))
+    section = file.section("accounts", ("first_uid", "last_uid"))
     if section is None:
         return UidRange()
     first = section.integer("first_uid", UidRange().first, 1000, LARGEST)
@@ -328,7 +321,7 @@ def _accounts(file: Section) -> UidRange:
 
 
 def _host_ports(file: Section) -> HostPorts | None:
-    section = _section(file, "host_ports", ("range", "enforce"))
+    section = file.section("host_ports", ("range", "enforce"))
     found = section.need("range") if section else None
     if section is None or found is None:
         return None
@@ -348,8 +341,3 @@ def _extended(name: str, entry: Entry, kinds: tuple[GpuType, ...]) -> ExtendedRe
         entry.problem("it is the resource of a GPU type, which counts it already.")
     section = entry.section(("title", "max_per_job"))
     return ExtendedResource(name, section.text("title"), section.maybe_integer("max_per_job", 1, 1_000_000))
-
-
-def _section(parent: Section, key: str, known: tuple[str, ...]) -> Section | None:
-    found = parent.get(key)
-    return None if found is None else found.section(known)

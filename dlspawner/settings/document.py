@@ -68,6 +68,13 @@ class Entry:
         else:
             self.problems.add(self.file, self.line, self.path, sentence)
 
+    def expect(self, word: object, known: Collection[str], what: str, *, against_cluster: bool = False) -> None:
+        """Adds a problem if a text is none of the ``known`` names of ``what``; what is no text has one already."""
+        if isinstance(word, str) and word not in known:
+            there = f"There are: {', '.join(known)}." if known else "There are none."
+            near = did_you_mean(word, known)
+            self.problem(f"there is no {what} “{word}”{near}. {there}", against_cluster=against_cluster)
+
     def plain(self) -> Any:
         """Returns the value without places, as in the YAML."""
         if isinstance(self.value, dict):
@@ -189,9 +196,17 @@ class Section:
             self.entry.problems.add(self.entry.file, self.entry.line, path, "is missing.")
         return found
 
+    def section(self, key: str, known: Collection[str]) -> Section | None:
+        found = self.get(key)
+        return None if found is None else found.section(known)
+
     def text(self, key: str, default: str = "", pattern: str | None = None, hint: str = "") -> str:
         found = self.get(key)
         return default if found is None else found.text(pattern, hint)
+
+    def need_text(self, key: str, pattern: str | None = None, hint: str = "") -> str:
+        found = self.need(key)
+        return "" if found is None else found.text(pattern, hint)
 
     def integer(self, key: str, default: int, low: int, high: int) -> int:
         found = self.get(key)

@@ -132,20 +132,15 @@ def _pattern(section: Section, kind: OptionKind) -> str | None:
 
 
 def _check_default(option: Option, entry: Entry, cluster: ClusterConfig) -> None:
-    names = [kind.name for kind in cluster.gpu_types]
-    if option.name == "gpu_type":
+    of_cluster = {
+        "gpu_type": ("GPU type", [kind.name for kind in cluster.gpu_types]),
+        "priority": ("priority", [level.name for level in cluster.priorities]),
+    }
+    if option.name in of_cluster:
+        what, names = of_cluster[option.name]
         for choice in option.choices:
-            if choice.value not in names:
-                have = f"The cluster has: {', '.join(names) or 'none'}."
-                entry.problem(f"there is no GPU type “{choice.value}”. {have}", against_cluster=True)
+            entry.expect(choice.value, names, what, against_cluster=True)
         option = replace(option, choices=option.choices or tuple(OptionChoice(name, name) for name in names))
-    if option.name == "priority":
-        levels = [one.name for one in cluster.priorities]
-        for choice in option.choices:
-            if choice.value not in levels:
-                have = f"The cluster has: {', '.join(levels)}."
-                entry.problem(f"there is no priority “{choice.value}”. {have}", against_cluster=True)
-        option = replace(option, choices=option.choices or tuple(OptionChoice(name, name) for name in levels))
     for choice in option.choices if option.kind in _TEXTUAL else ():
         wrong = check_value(replace(option, choices=()), choice.value)
         if wrong is not None:

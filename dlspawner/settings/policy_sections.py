@@ -19,7 +19,7 @@ from dlspawner.core.config import (
     SchedulingConfig,
 )
 from dlspawner.core.text import listed
-from dlspawner.settings.document import Section, did_you_mean
+from dlspawner.settings.document import Section
 
 _HOUR = 3600
 _YEAR = 366 * 24 * _HOUR
@@ -75,10 +75,9 @@ def read_cpu_jobs(cpu_only: Section) -> CpuJobs:
 
 
 def read_scheduling(file: Section) -> SchedulingConfig:
-    found = file.get("scheduling")
-    if found is None:
-        return SchedulingConfig()
-    section, usual = found.section(_SCHEDULING), SchedulingConfig()
+    section, usual = file.section("scheduling", _SCHEDULING), SchedulingConfig()
+    if section is None:
+        return usual
     return SchedulingConfig(
         notice=_seconds(section, "notice_seconds", usual.notice, 0, 24 * _HOUR),
         min_run=_seconds(section, "min_run_seconds", usual.min_run, 0, _YEAR),
@@ -105,16 +104,16 @@ def read_scheduler(file: Section, priorities: Collection[PriorityLevel], gpu_typ
             takes = listed(_ENGINE_KEYS[name]) or "its name alone"
             section.entries[key].problem(f"the scheduler {name.value} takes {takes}, no {key}.")
     classes, levels = section.children("priority_classes"), [one.name for one in priorities]
-    for level in classes.keys() - set(levels):
-        classes[level].problem(f"there is no priority “{level}”{did_you_mean(level, levels)}.")
+    for level, entry in classes.items():
+        entry.expect(level, levels, "priority")
     for team, entry in section.children("queues").items():
         if name is SchedulerName.KUEUE and entry.value == "default":
             entry.problem(
                 f"Kueue takes every pod beside a queue called default for one of that queue: rename {team}'s."
             )
     cells, scheduler = section.children("cell_types"), section.get("scheduler_name")
-    for kind in cells.keys() - set(gpu_types):
-        cells[kind].problem(f"there is no GPU type “{kind}”{did_you_mean(kind, gpu_types)}.")
+    for kind, entry in cells.items():
+        entry.expect(kind, gpu_types, "GPU type")
     if name is SchedulerName.HIVED and read_scheduling(file).classes == PriorityClasses():
         # Victims are Kubernetes' to preempt, by its priorities.
         found.problem(
@@ -135,23 +134,17 @@ def read_scheduler(file: Section, priorities: Collection[PriorityLevel], gpu_typ
 
 
 def _classes(scheduling: Section) -> PriorityClasses:
-    found = scheduling.get("priority_classes")
-    if found is None:
+    section = scheduling.section("priority_classes", ("guaranteed", "preemptible"))
+    if section is None:
         return PriorityClasses()
-    section = found.section(("guaranteed", "preemptible"))
-    guaranteed, preemptible = section.need("guaranteed"), section.need("preemptible")
-    hint = "the name of a PriorityClass"
-    return PriorityClasses(
-        guaranteed.text(_OBJECT, hint) if guaranteed else None,
-        preemptible.text(_OBJECT, hint) if preemptible else None,
-    )
+    names = (section.need_text(kind, _OBJECT, "the name of a PriorityClass") for kind in ("guaranteed", "preemptible"))
+    return PriorityClasses(*names)
 
 
 def read_culling(file: Section) -> Culling:
-    found = file.get("idle")
-    if found is None:
-        return Culling()
-    section, usual = found.section(_IDLE), Culling()
+    section, usual = file.section("idle", _IDLE), Culling()
+    if section is None:
+        return usual
     busy = section.get("gpu_busy_percent")
     return Culling(
         window=section.maybe_seconds("window_seconds", 60, _YEAR),
@@ -171,13 +164,12 @@ _PATTERN_HINT = "a host, “*.” and a domain, or “*”, with “:” and a p
 
 
 def read_notifications(file: Section) -> Notifications:
-    found = file.get("notifications")
-    if found is None:
+    section = file.section("notifications", ("mail", "mail_domains", "hosts", "private_hosts"))
+    if section is None:
         return Notifications()
-    section = found.section(("mail", "mail_domains", "hosts", "private_hosts"))
-    mail = section.get("mail")
+    mail = section.section("mail", ("host", "port", "security", "sender", "user"))
     return Notifications(
-        _mail_server(mail.section(("host", "port", "security", "sender", "user"))) if mail else None,
+        _mail_server(mail) if mail else None,
         section.texts("mail_domains", _HOST, "a domain"),
         section.texts("hosts", _PATTERN, _PATTERN_HINT),
         section.texts("private_hosts", _PATTERN, _PATTERN_HINT),

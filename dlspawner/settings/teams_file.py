@@ -14,7 +14,7 @@ from dlspawner.core.config import ClusterConfig, IdleWindows, Team, TeamMount, T
 from dlspawner.core.text import show
 from dlspawner.core.units import GPU
 from dlspawner.core.unix_account import LARGEST, NOBODY
-from dlspawner.settings.document import Entry, Section, did_you_mean
+from dlspawner.settings.document import Entry, Section
 
 _KEYS = ("teams", "blocked")
 _TEAM_KEYS = (
@@ -64,10 +64,7 @@ def _team(name: str, entry: Entry, cluster: ClusterConfig, templates: Collection
 
 
 def _quota(kind: str, entry: Entry, cluster: ClusterConfig) -> TeamQuota:
-    names = [gpu_type.name for gpu_type in cluster.gpu_types]
-    if kind not in names:
-        have = f"The cluster has: {', '.join(names)}." if names else "The cluster has none."
-        entry.problem(f"there is no GPU type “{kind}”{did_you_mean(kind, names)}. {have}", against_cluster=True)
+    entry.expect(kind, [one.name for one in cluster.gpu_types], "GPU type", against_cluster=True)
     found, gpus = cluster.gpu_type(kind), entry.gpus(0, _MOST_GPUS)
     number = gpus / (found.share if found else 1)
     if number.denominator != 1:
@@ -78,10 +75,7 @@ def _quota(kind: str, entry: Entry, cluster: ClusterConfig) -> TeamQuota:
 
 
 def _extended(name: str, entry: Entry, cluster: ClusterConfig) -> tuple[str, int]:
-    names = [one.name for one in cluster.extended_resources]
-    if name not in names:
-        found = f"there is no “{name}” in the cluster's extended_resources{did_you_mean(name, names)}."
-        entry.problem(found, against_cluster=True)
+    entry.expect(name, [one.name for one in cluster.extended_resources], "extended resource", against_cluster=True)
     return name, entry.integer(0, _MOST_GPUS)
 
 
@@ -91,35 +85,24 @@ def _milli(section: Section, key: str) -> int | None:
 
 
 def _user_caps(team: Section) -> UserCaps:
-    found = team.get("user_caps")
-    if found is None:
+    section = team.section("user_caps", ("soft", "hard"))
+    if section is None:
         return UserCaps()
-    section = found.section(("soft", "hard"))
     caps = UserCaps(_milli(section, "soft"), _milli(section, "hard"))
     if caps.soft is not None and caps.hard is not None and caps.soft > caps.hard:
-        found.problem("soft is more than hard, so nobody could ever ask for approval.")
+        section.entry.problem("soft is more than hard, so nobody could ever ask for approval.")
     return caps
 
 
 def _priorities(team: Section, cluster: ClusterConfig) -> tuple[str, ...]:
-    known = [one.name for one in cluster.priorities]
     for entry in team.items("priorities"):
-        if isinstance(entry.value, str) and entry.value not in known:
-            entry.problem(
-                f"there is no priority “{entry.value}”{did_you_mean(entry.value, known)}. "
-                f"The cluster has: {', '.join(known)}.",
-                against_cluster=True,
-            )
+        entry.expect(entry.value, [one.name for one in cluster.priorities], "priority", against_cluster=True)
     return team.texts("priorities")
 
 
 def _templates(team: Section, known: Collection[str]) -> tuple[str, ...]:
     for entry in team.items("templates"):
-        if isinstance(entry.value, str) and entry.value not in known:
-            entry.problem(
-                f"there is no template “{entry.value}”{did_you_mean(entry.value, known)}. "
-                f"There are: {', '.join(sorted(known))}."
-            )
+        entry.expect(entry.value, sorted(known), "template")
     return team.texts("templates")
 
 
@@ -127,9 +110,9 @@ def _mounts(team: Section) -> tuple[TeamMount, ...]:
     mounts: list[TeamMount] = []
     for entry in team.items("mounts"):
         section = entry.section(("claim", "path", "read_only"))
-        claim, path = section.need("claim"), section.need("path")
+        path = section.need("path")
         mount = TeamMount(
-            claim=claim.text(_CLAIM, "the name of a PersistentVolumeClaim") if claim else "",
+            claim=section.need_text("claim", _CLAIM, "the name of a PersistentVolumeClaim"),
             path=path.text() if path else "",
             read_only=section.boolean("read_only", default=False),
         )
@@ -165,10 +148,9 @@ def _check_gids(file: Section, teams: tuple[Team, ...]) -> None:
 
 
 def _idle(team: Section) -> IdleWindows:
-    found = team.get("idle")
-    if found is None:
+    section = team.section("idle", ("window_seconds", "preemptible_window_seconds"))
+    if section is None:
         return IdleWindows()
-    section = found.section(("window_seconds", "preemptible_window_seconds"))
     return IdleWindows(
         section.maybe_seconds("window_seconds", 60, _LONGEST_WINDOW),
         section.maybe_seconds("preemptible_window_seconds", 60, _LONGEST_WINDOW),

@@ -111,8 +111,8 @@ def _check_grace(template: Template, root: Entry, start_timeout: float) -> None:
 
 def _who(file: Section, teams: Collection[str] | None) -> tuple[str, ...]:
     for entry in file.items("who"):
-        if teams is not None and isinstance(entry.value, str) and entry.value not in teams:
-            entry.problem(f"there is no team “{entry.value}”{did_you_mean(entry.value, teams)} in the teams file.")
+        if teams is not None:
+            entry.expect(entry.value, teams, "team")
     return file.texts("who")
 
 
@@ -127,9 +127,9 @@ def _endpoints(file: Section) -> tuple[Endpoint, ...]:
     endpoints: list[Endpoint] = []
     for entry in file.items("endpoints"):
         section = entry.section(("name", "port", "protocol", "expose"))
-        name, port, protocol = section.need("name"), section.need("port"), section.need("protocol")
+        port, protocol = section.need("port"), section.need("protocol")
         endpoint = Endpoint(
-            name=name.text(_PORT_NAME, "small letters, digits and dashes, at most 15, with a letter") if name else "",
+            name=section.need_text("name", _PORT_NAME, "small letters, digits and dashes, at most 15, with a letter"),
             port=port.integer(1024, 65535) if port else 0,
             protocol=protocol.one_of(EndpointProtocol) if protocol else EndpointProtocol.TCP,
             expose=section.one_of("expose", EndpointService.CLUSTER),
@@ -157,10 +157,10 @@ def _check_endpoint(entry: Entry, endpoint: Endpoint, others: Collection[Endpoin
 
 def _mounts(file: Section, *, special: bool) -> Mounts:
     """Returns the mounts; the claims with a team's data are not in the namespace of jobs with special permissions."""
-    found, team_data = file.get("mounts"), TeamDataAccess.NONE if special else TeamDataAccess.READ_WRITE
-    if found is None:
+    section = file.section("mounts", ("home", "team_data", "job_directory"))
+    team_data = TeamDataAccess.NONE if special else TeamDataAccess.READ_WRITE
+    if section is None:
         return Mounts(team_data=team_data)
-    section = found.section(("home", "team_data", "job_directory"))
     return Mounts(
         home=section.one_of("home", TeamDataAccess.READ_WRITE),
         team_data=section.one_of("team_data", team_data),
@@ -172,13 +172,10 @@ def _roles(file: Section) -> tuple[PodRole, ...]:
     roles: list[PodRole] = []
     for entry in file.items("pods"):
         section = entry.section(("role", "count", "min", "gpus", "cpu", "memory", "command") if roles else ("role",))
-        name = section.need("role")
         role = PodRole(
-            name=name.text(
-                _ROLE, "small letters, digits and dashes, at most 20, with a letter first and no number last"
-            )
-            if name
-            else "",
+            name=section.need_text(
+                "role", _ROLE, "small letters, digits and dashes, at most 20, with a letter first and no number last"
+            ),
             count=_count(section),
             gpus=section.maybe_integer("gpus", 0, MOST_GPUS),
             cpu=cpu.quantity() if (cpu := section.get("cpu")) else None,
@@ -228,13 +225,8 @@ def _ports(file: Section, cluster: ClusterConfig) -> tuple[JobPorts, ...]:
     ports: list[JobPorts] = []
     for entry in file.items("ports"):
         section = entry.section(("name", "count"))
-        name = section.need("name")
-        port = JobPorts(
-            name.text(host_ports.NAME, "small letters, digits and dashes, at most 15, with a letter first")
-            if name
-            else "",
-            section.integer("count", 1, 1, _MOST_PORTS),
-        )
+        hint = "small letters, digits and dashes, at most 15, with a letter first"
+        port = JobPorts(section.need_text("name", host_ports.NAME, hint), section.integer("count", 1, 1, _MOST_PORTS))
         if port.name in {host_ports.SSH, host_ports.NOTEBOOK}:
             entry.problem(f"“{port.name}” is what the job's own port is called.")
         if port.name in {other.name for other in ports}:
@@ -257,18 +249,10 @@ def _check_ports(template: Template, file: Section) -> None:
 
 
 def _idle(file: Section) -> IdlePolicy:
-    found = file.get("idle")
-    if found is None:
+    windows = ("window_seconds", "preemptible_window_seconds", "lifetime_seconds", "http_alone_seconds")
+    section = file.section("idle", (*windows, "dry_run", "counts"))
+    if section is None:
         return IdlePolicy()
-    known = (
-        "window_seconds",
-        "preemptible_window_seconds",
-        "lifetime_seconds",
-        "http_alone_seconds",
-        "dry_run",
-        "counts",
-    )
-    section = found.section(known)
     counts = section.get("counts")
     return IdlePolicy(
         window=section.maybe_seconds("window_seconds", 60, _YEAR),

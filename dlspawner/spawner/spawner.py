@@ -138,13 +138,8 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
 
     def load_state(self, state: dict[str, Any]) -> None:
         super().load_state(state)
-        job_id = state.get(STATE_JOB)
-        self._job_id = job_id if isinstance(job_id, str) else None
-        taken = state.get(STATE_OPTIONS)
-        self._taken = taken if isinstance(taken, dict) else None
-        self._special = state.get(pod_builder.STATE_SPECIAL) is True
-        account = state.get(STATE_ACCOUNT)
-        self._account = account if isinstance(account, str) else None
+        self._job_id, self._taken = state.get(STATE_JOB), state.get(STATE_OPTIONS)
+        self._special, self._account = bool(state.get(pod_builder.STATE_SPECIAL)), state.get(STATE_ACCOUNT)
 
     def clear_state(self) -> None:
         super().clear_state()

@@ -326,20 +326,13 @@ class StartingSpawner(KubeSpawner):
     # The start
 
     def get_state(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().get_state()
-        if self._ended:
-            state[STATE_ENDED] = self._ended
-        if self._begun:
-            state[STATE_BEGUN] = True
-        if self._starting:
-            state[STATE_STARTING] = True
-        return state
+        own = {STATE_ENDED: self._ended, STATE_BEGUN: self._begun, STATE_STARTING: self._starting}
+        return {**super().get_state(), **{name: value for name, value in own.items() if value}}
 
     def load_state(self, state: dict[str, Any]) -> None:
         super().load_state(state)
-        ended = state.get(STATE_ENDED)
-        self._ended = ended if isinstance(ended, str) else None
-        self._begun, self._starting = (state.get(key) is True for key in (STATE_BEGUN, STATE_STARTING))
+        self._ended = state.get(STATE_ENDED)
+        self._begun, self._starting = (bool(state.get(key)) for key in (STATE_BEGUN, STATE_STARTING))
 
     def clear_state(self) -> None:
         super().clear_state()

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any
@@ -45,6 +45,7 @@ from typing import Any
 from dlspawner import tracing
 from dlspawner.core import naming, pod_events, text
 from dlspawner.core.decisions import JOB_ENDED
+from dlspawner.core.launch import pod as launch_pod
 from dlspawner.core.launch import pod_status
 from dlspawner.core.launch.pod_status import ImagePull, PodDict, moment_of, stands_on, start_failure
 from dlspawner.core.text import ASK
@@ -174,12 +175,6 @@ def pulled_image(events: Iterable[PodDict]) -> ImagePull | None:
     found = re.search(r"Pulling image \"([^\"]+)\"", str(latest.get("message") or ""))
     since = moment_of(f"{_when(latest)}+00:00") if found else None
     return ImagePull(found[1], since) if found and since else None
-
-
-def claim_names(pod: PodDict) -> Sequence[str]:
-    """The names of the claims that a pod mounts."""
-    volumes = (pod.get("spec") or {}).get("volumes") or ()
-    return [volume["persistentVolumeClaim"]["claimName"] for volume in volumes if volume.get("persistentVolumeClaim")]
 
 
 def waits_for_claims(trouble: StartProblem | None) -> bool:
@@ -475,7 +470,7 @@ class StartMonitor:
         return await self._claims(pod) if waits_for_claims(of_pod(pod)) else None
 
     async def _claims(self, pod: PodDict) -> StartProblem | None:
-        for name in claim_names(pod):
+        for name in launch_pod.claims(dict(pod)).values():
             claim = await self.pods.claim(name)
             events: list[Any] = await self.pods.events("PersistentVolumeClaim", name, uid(claim)) if claim else []
             found = of_claim(name, claim, events)

@@ -148,7 +148,7 @@ WRONG_JOBS = {
     "a pattern that is none": ("options: {x: {type: string, pattern: '['}}", "options.x.pattern: is not"),
     "a GPU type that the cluster lacks": (
         "options: {gpu_type: {choices: [h100]}}",
-        "options.gpu_type: there is no GPU type “h100”. The cluster has: a100.",
+        "options.gpu_type: there is no GPU type “h100” (did you mean a100?). There are: a100.",
     ),
     "HTTP that anybody could reach": (
         "endpoints: [{name: web, port: 8080, protocol: http, expose: nodeport}]",
@@ -385,15 +385,15 @@ WRONG_TEAMS = {
     ),
     "a GPU type that does not exist": (
         "  b: {quota: {a10: 1}}",
-        "teams.b.quota.a10: there is no GPU type “a10” (did you mean a100?). The cluster has: a100.",
+        "teams.b.quota.a10: there is no GPU type “a10” (did you mean a100?). There are: a100.",
     ),
     "an extended resource that the cluster does not name": (
         "  b: {quota: {rdma/hcb: 1}}",
-        "teams.b.quota.rdma/hcb: there is no “rdma/hcb” in the cluster's extended_resources.",
+        "teams.b.quota.rdma/hcb: there is no extended resource “rdma/hcb”. There are none.",
     ),
     "a priority that does not exist": (
         "  b: {priorities: [prd]}",
-        "teams.b.priorities[0]: there is no priority “prd” (did you mean prod?). The cluster has: prod, test.",
+        "teams.b.priorities[0]: there is no priority “prd” (did you mean prod?). There are: prod, test.",
     ),
     "a template that does not exist": (
         "  b: {templates: [jobb]}",

@@ -171,7 +171,6 @@ class EventWatch(ObjectReflector, EventReflector):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._pods = defaultdict[str, dict[str, CompactObject]](dict)
-        self._waiters = ChangeWaiters()
         super().__init__(*args, **kwargs)
 
     @property
@@ -187,16 +186,11 @@ class EventWatch(ObjectReflector, EventReflector):
         """Returns the events of the pod namespace/name, oldest first."""
         return sorted((packed.read() for packed in self._pods.get(pod, {}).values()), key=_when)
 
-    async def changed(self, pod: str) -> None:
-        """Return when something new is told of the pod."""
-        await self._waiters.changed(pod)
-
     async def on_list(self, objects: dict[str, CompactObject], version: int) -> None:
         pods = defaultdict[str, dict[str, CompactObject]](dict)
         for key, packed in objects.items():
             pods[packed.about][key] = packed
         self._pods = pods
-        self._waiters.wake_all()
 
     def on_event(self, change: str, found: Object) -> None:
         key, packed = key_of(found), pack(found)
@@ -205,7 +199,6 @@ class EventWatch(ObjectReflector, EventReflector):
             told[key] = packed
             if change == "DELETED":
                 del told[key]
-            self._waiters.wake(packed.about)
         if not told:
             del self._pods[packed.about]
 

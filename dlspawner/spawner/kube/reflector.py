@@ -358,8 +358,6 @@ class CompactTable(MutableMapping[str, Object]):
         self.put(key, pack(found))
 
     def __delitem__(self, key: str) -> None:
-        if key not in self.kept:
-            raise KeyError(key)
         self.drop(key)
 
     def __iter__(self) -> Iterator[str]:

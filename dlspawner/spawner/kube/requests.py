@@ -319,8 +319,6 @@ def _lacks(said: str, _gpus: Collection[str]) -> Rejection | None:
             cause = f"The cluster has no {kind} {found[1]}, which this job needs"
             reason = NO_PRIORITY_CLASS if kind == "PriorityClass" else "cluster-refused"
             return Rejection(f"{cause}: choose another template, or {ASK}.", reason)
-    if "being terminated" in said:
-        return Rejection(f"The jobs' namespace is being deleted: {ASK}.", "cluster-refused")
     return None
 
 

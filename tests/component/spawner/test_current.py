@@ -62,13 +62,6 @@ async def test_the_manager_is_asked_as_soon_as_a_team_has_a_quota(
         assert await start(url) == "starting", "that is never wrong"
 
 
-async def test_a_change_before_the_first_job_counts(monkeypatch: pytest.MonkeyPatch, teams: Path) -> None:
-    spawner = spawner_of(monkeypatch, teams, "http://127.0.0.1:9")
-    assert not spawner.settings.teams.has_quota
-    teams.write_text(quota.TEAMS % 8)
-    assert spawner._has_quota
-
-
 def test_a_stored_version_is_used_until_the_files_are_mended(teams: Path) -> None:
     stored = {"cluster": (teams.parent / "cluster.yaml").read_text(), "teams": quota.TEAMS % 3}
     stored["jobs/tiny.yaml"] = (teams.parent / "jobs" / "tiny.yaml").read_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -57,21 +56,6 @@ async def test_a_list_replaces_all_events(watch: EventWatch) -> None:
     await watch.on_list(listed, 9)
 
     assert names(watch.events) == ["a", "b"]
-
-
-@pytest.mark.parametrize("by", ["event", "list"])
-async def test_a_new_event_of_its_pod_wakes_a_waiter(by: str, watch: EventWatch) -> None:
-    waiting = asyncio.ensure_future(watch.changed("jobs/a"))
-    await asyncio.sleep(0)
-    watch.on_event("ADDED", event("of another pod", 1, of="b"))
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    if by == "event":
-        watch.on_event("ADDED", event("new", 2))
-    else:
-        await watch.on_list({"jobs/new": reflector.pack(event("new", 3))}, 5)
-
-    await asyncio.wait_for(waiting, 60)
 
 
 async def test_a_spawner_has_the_events_of_its_pod_since_its_start(

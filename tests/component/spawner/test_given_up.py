@@ -111,15 +111,6 @@ async def test_a_pod_that_is_removed_during_the_start_fails_it_and_keeps_the_wat
     assert not watch.watch_task.done()
 
 
-async def test_the_shared_watch_is_not_replaced(make: Make) -> None:
-    spawner = make()
-    await spawner._start_watching_pods()
-    watch = spawner.pod_reflector
-    await spawner._start_watching_pods(replace=True)
-
-    assert spawner.pod_reflector is watch
-
-
 async def test_a_late_pod_of_the_first_try_is_stopped_though_a_later_try_was_refused(
     core: client.CoreV1Api, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

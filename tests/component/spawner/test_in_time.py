@@ -9,18 +9,10 @@ import pytest
 from aiohttp import web
 
 from dlspawner.spawner import manager_link as manager
-from dlspawner.spawner.kube.errors import StartRefused
 from tests.component.spawner.test_asking import SHARED, answering
+from tests.component.spawner.test_given_up import refusal
 from tests.harness.scripted_api import ScriptedApi
 from tests.harness.spawner_builders import make_spawner
-
-PATIENCE = 60.0
-
-
-async def refusal(spawner: Any) -> StartRefused:
-    with pytest.raises(StartRefused) as refused:
-        await asyncio.wait_for(spawner.start(), PATIENCE)
-    return refused.value
 
 
 async def test_a_slow_manager_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:

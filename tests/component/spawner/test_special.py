@@ -12,7 +12,6 @@ import pytest
 from aiohttp import web
 from traitlets.config import Config
 
-from dlspawner import settings
 from dlspawner.core import naming
 from dlspawner.core.config import HostPorts, SpecialPermission
 from dlspawner.core.launch.pod import merge_pod
@@ -37,7 +36,6 @@ ADMIN = replace(
 )
 HOST = replace(NOTEBOOK, name="host", special=frozenset({SpecialPermission.HOST_NETWORK}), pod={"hostNetwork": True})
 BOTH = Settings((NOTEBOOK, ADMIN, HOST), replace(CLUSTER, special=frozenset(SpecialPermission)), TEAMS)
-ROOT = Path(__file__).parents[3]
 Make = Callable[..., Any]
 
 
@@ -199,17 +197,6 @@ async def test_permissions_that_the_cluster_file_no_longer_allows_are_refused(ma
 async def test_without_a_second_namespace_hooks_are_not_checked(make: Make) -> None:
     pod = await final(make(special_namespace=""), "ipython", PRIVILEGED)
     assert pod["spec"]["containers"][0]["securityContext"]["privileged"] is True
-
-
-SHIPPED = settings.load(ROOT / "templates" / "jobs", ROOT / "hub_config" / "cluster.yaml")
-CHOICES: dict[str, dict[str, object]] = {"custom": {"image": "debian:12", "command": "sleep 60"}}
-
-
-@pytest.mark.parametrize("template", [one.name for one in SHIPPED.templates])
-async def test_no_shipped_template_needs_special_permissions(make: Make, template: str) -> None:
-    spawner = make(SHIPPED, ssh_image="example.org/ssh:1")
-    assert await final(spawner, template, **CHOICES.get(template, {}))
-    assert spawner.namespace == "jobs"
 
 
 @pytest.mark.parametrize(

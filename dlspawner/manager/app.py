@@ -259,13 +259,14 @@ class Manager(Application):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         files = self._config_files()
         store = Database.open(self.db_url)
-        wanted = await self._first(files, store) if files else None
         hub = HubClient(service.api_url, service.api_token)
-        acting = self._leader_elector(store, hub, files, wanted) if files and wanted else None
-        deciding = asyncio.create_task(acting.run(), name="decide") if acting else None
-        meters = acting.metrics if acting else ManagerMetrics()
-        lag = asyncio.create_task(watch_loop(meters.loop_lag.observe), name="measure the loop's lag")
+        acting, tasks = None, list[asyncio.Task[None]]()
         try:
+            if files:
+                acting = self._leader_elector(store, hub, files, await initial(files, JobRepository(store)))
+                tasks.append(asyncio.create_task(acting.run(), name="decide"))
+            meters = acting.metrics if acting else ManagerMetrics()
+            tasks.append(asyncio.create_task(watch_loop(meters.loop_lag.observe), name="measure the loop's lag"))
             manager = self._assemble(service, store, acting, meters)
             server = HTTPServer(make_web(manager), xheaders=True, idle_connection_timeout=300)
             server.add_sockets(sockets)
@@ -275,10 +276,9 @@ class Manager(Application):
             self.log.info("Manager stopping")
             await drain(server, manager.running)
         finally:
-            lag.cancel()
-            if deciding:
-                deciding.cancel()
-                await asyncio.wait({deciding})
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             if acting and acting.prometheus:
                 await acting.prometheus.close()
             await hub.close()
@@ -295,13 +295,6 @@ class Manager(Application):
             return None
         demands = {"start_timeout": self.start_timeout, "special_namespace": self.special_namespace}
         return ConfigReloader(Path(given[2]) / "jobs", Path(given[0]), Path(given[1]), demands)
-
-    async def _first(self, files: ConfigReloader, store: Database) -> Settings:
-        try:
-            return await initial(files, JobRepository(store))
-        except InvalidConfiguration:
-            await store.close()
-            raise
 
     def _leader_elector(
         self, store: Database, hub: HubClient, files: ConfigReloader, wanted: Settings

@@ -294,9 +294,6 @@ class Reconciler:
         return pod_view.read_pod(pod, self.namespaces, self._pods.get(str(pod["metadata"]["uid"])))
 
     async def _see(self, pod: ObservedPod) -> None:
-        known = self._pods.get(pod.uid)
-        if pod.job is None and known is not None:
-            pod = replace(pod, job=known.job)
         self._pods[pod.uid] = pod
         if not pod.gated:
             self.book.gated.pop(pod.uid, None)

@@ -24,9 +24,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from dlspawner.clients.hub import HubClient, HubError, HubRejected
-from dlspawner.clients.kubernetes import PODS, Conflict, KubernetesClient, KubernetesError, ObjectNotFound
+from dlspawner.clients.kubernetes import PODS, Conflict, KubernetesClient, ObjectNotFound
 from dlspawner.core.job import Job, JobState
-from dlspawner.manager.db.store import DatabaseUnavailable
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.namespaces import JobNamespaces
 from dlspawner.manager.model.notice import NoticeKind
@@ -107,24 +106,15 @@ class Terminator:
                 return False
             await self.book.ensure_leader()  # or the server may have another job by now
             return await self.hub.stop_server(job.user, job.server)
-        except DatabaseUnavailable as problem:
-            log.warning("job=%s its stop waits for the database: %s", job.id, problem.__cause__)
-            return False
         except HubRejected as no:
             log.warning("job=%s user=%s server=%s the Hub does not stop it: %s", job.id, job.user, job.server, no)
             if no.status in _FORBIDDEN:
                 await self._tell_admins(no)
             return no.status in {404, *_FORBIDDEN}
-        except HubError as problem:
-            log.warning("job=%s user=%s server=%s its stop has to wait: %s", job.id, job.user, job.server, problem)
-            return False
 
     async def _tell_admins(self, no: HubRejected) -> None:
         text = f"The Hub does not let the Manager stop servers; their pods are deleted instead. It says: {no}"
-        try:
-            await self.book.transact(lambda turn: post_to_admins(turn, NoticeKind.HUB_FORBIDS, text, cause=text))
-        except DatabaseUnavailable as problem:
-            log.warning("administrators are not notified that the Hub refuses stops: %s", problem)
+        await self.book.transact(lambda turn: post_to_admins(turn, NoticeKind.HUB_FORBIDS, text, cause=text))
 
     async def _delete_pod(self, record: JobRecord) -> None:
         """Deletes exactly this pod, with its own grace period."""
@@ -134,8 +124,6 @@ class Terminator:
                 await self.cluster.delete(PODS, pod.name, self.namespaces.from_key(pod.namespace), uid=pod.uid)
             except (ObjectNotFound, Conflict):
                 continue  # gone, or another pod has this name: the watch reports it
-            except KubernetesError as problem:
-                log.warning("job=%s pod=%s is not deleted yet: %s", record.job.id, pod.name, problem)
 
 
 RUNS = "The server runs already, so there is nothing to cancel. Stop it on the page Jobs."

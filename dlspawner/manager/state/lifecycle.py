@@ -72,9 +72,6 @@ def requeue(turn: Transaction, record: JobRecord, reason: EventReason, detail: s
         if later.submitted > job.submitted:
             replace_pending(turn, record, later.id)
             return
-    other = turn.store.pending_job(job.user, job.server)
-    if other is not None and other.job.id != job.id:
-        replace_pending(turn, other, job.id)
     waits = as_queued(record)
     turn.write(waits, reason, detail)
     withdraw(turn, job.id, NoticeKind.PREEMPTED, NoticeKind.QUOTA_LOWERED)

@@ -74,15 +74,6 @@ async def test_approved_job_starts_and_its_user_is_told(office: Office, leader: 
     assert notice.text == "Approved: 3 GPUs of type gpu. It was approved by vera: The deadline is near."
 
 
-async def test_approved_job_has_its_old_place_in_the_queue(leader: Acting) -> None:
-    await hold(leader, "h1", "h2", "h3", "h4")
-    request = await wait_for_approval(leader, first := wants(gpus=3))
-    await leader.ask(second := wants("bob", gpus=2))
-    await decides(leader, request)
-    assert leader.state(first) is JobState.QUEUED
-    assert [leader.service.pending(one.user)[0].position for one in (first, second)] == [1, 2]
-
-
 async def test_denied_job_ends_and_its_user_reads_why_until_the_next_request(office: Office, db_url: str) -> None:
     async with office.manager() as leader:
         request = await wait_for_approval(leader, job := wants(gpus=3))

@@ -174,17 +174,6 @@ async def test_start_that_its_user_has_begun_meanwhile_is_not_refused(office: Of
     assert await leader.reasons(waits) == ["queued", "scheduled", "admitted"]
 
 
-async def test_server_that_was_removed_is_not_started(office: Office, leader: Acting) -> None:
-    waits = wants()
-    release = await leader.hold_all_gpus()
-    await leader.ask(waits)
-    office.hub.servers = set()
-    await release()
-    await leader.until_state(waits, JobState.ENDED)
-    assert (await leader.reasons(waits))[-1] == "no-server"
-    assert office.hub.started == []
-
-
 @pytest.mark.parametrize("waiting", [JobState.QUEUED, JobState.LOGIN_REQUIRED])
 async def test_pending_job_ends_when_its_server_is_removed(office: Office, leader: Acting, waiting: JobState) -> None:
     gone, stays = wants("alice"), wants("bob")

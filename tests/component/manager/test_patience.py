@@ -46,7 +46,7 @@ async def test_a_manager_whose_database_hangs_stops_acting_when_its_lease_is_ove
 
 
 async def test_statement_that_postgresql_does_not_finish_fails(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(db_engine, "STATEMENT_SECONDS", 1, raising=False)
+    monkeypatch.setitem(db_engine._SESSION, "statement_timeout", "1s")
     store = await asyncio.to_thread(Database.open, create(postgres))
     with pytest.raises(DatabaseUnavailable):
         await store.read(lambda connection: connection.execute(text("SELECT pg_sleep(30)")))

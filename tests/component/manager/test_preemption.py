@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dlspawner.clients.hub import HubRejected
+from dlspawner.clients.kubernetes import NODES
 from dlspawner.core.decisions import Preempt
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.scheduling import admission
@@ -79,14 +80,6 @@ def schedule_once(transaction: Transaction) -> None:
     for job, found in admission.schedule(transaction.cluster_state, transaction.now):
         if isinstance(found, Preempt):
             preemption.issue_preemption(transaction, transaction.store.records[job.id], found)
-
-
-async def end_job(leader: Acting, request: AdmissionRequest) -> None:
-    def end(transaction: Transaction) -> None:
-        found = leader.record(request)
-        transaction.write(replace(found, job=replace(found.job, state=JobState.ENDED)), EventReason.CANCELLED)
-
-    await leader.service.store.transact(end)
 
 
 def kinds(leader: Acting) -> list[NoticeKind]:
@@ -172,13 +165,16 @@ async def test_victim_that_takes_long_to_start_runs_for_the_minimum_time(office:
         assert leader.record(owner).job.reserved
 
 
-async def test_victim_that_is_not_needed_any_more_goes_on_and_is_told(office: Office, hub: StoppingHub) -> None:
+async def test_victim_goes_on_and_is_told_when_its_node_cannot_be_had_any_more(
+    office: Office, hub: StoppingHub
+) -> None:
     async with office.manager() as leader:
         victim, owner = await run_borrower(office, leader), await queue_owner(leader)
-        await end_job(leader, owner)
+        await office.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": True}})
         await until(lambda: kinds(leader) == [SPARED], "it is told")
         office.clock.moved += NOTICE
         assert (await leader.reasons(victim))[-2:] == ["preemption-notice", "preemption-cancelled"]
+        assert (await leader.reasons(owner))[-1] == "reservation-lost"
         assert leader.state(victim) is JobState.RUNNING
     assert hub.asked == []
 

@@ -71,8 +71,6 @@ async def test_log_comes_from_the_cluster_and_after_the_end_from_the_database(re
 
     await until(lambda: told(f"jobs/{question.job}"), "its page says where it ran")
     await until(lambda: told(f"api/jobs/{question.job}/pod-events"), "programs are told so, too")
-    assert (await reading.read("bob", f"api/jobs/{question.job}/pod-events")).status == 404
-    assert (await reading.read("root-admin", f"api/jobs/{question.job}/pod-events")).status == 403
     seen = await reading.read("root-admin", f"jobs/{question.job}")
     assert (seen.status, "Scheduled on node" in seen.body) == (200, False), "only that there is the job"
     assert "running" not in page.text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, delete, insert, or_, select
@@ -12,6 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, 
 from dlspawner.core.scheduling.limits import ApprovalKind
 from dlspawner.manager.db.tables import approvals
 from dlspawner.manager.model.approval_request import ApprovalRequest, ApprovalState
+from dlspawner.manager.model.job_history import JobCursor
 
 _RENAMED = {"user": "user_name", "server": "server_name", "gpus": "gpus_milli", "by": "decided_by", "at": "decided"}
 _COLUMNS = {field.name: _RENAMED.get(field.name, field.name) for field in fields(ApprovalRequest)}
@@ -40,8 +40,8 @@ class ApprovalQuery:
     of: str = ""  # the user
     job: str = ""
     id: str = ""
-    after: tuple[datetime, str] | None = None
-    limit: int = 50
+    after: JobCursor | None = None
+    limit: int | None = 50
 
 
 def has_asked(job: ColumnElement[str]) -> ColumnElement[bool]:
@@ -86,8 +86,8 @@ def _query(wanted: ApprovalQuery) -> Select[Any]:
         if value:
             query = query.where(column == value)
     if wanted.after is not None:
-        at, last = wanted.after
-        query = query.where(or_(columns.requested < at, and_(columns.requested == at, columns.id < last)))
+        at = wanted.after.submitted
+        query = query.where(or_(columns.requested < at, and_(columns.requested == at, columns.id < wanted.after.job)))
     return query.order_by(columns.requested.desc(), columns.id.desc()).limit(wanted.limit)
 
 

@@ -108,9 +108,7 @@ class ManagerContext:
     authenticate_prometheus: bool = True
     ssh_target: Target | None = None  # the gateway, for the commands that people copy
     ssh_host_key_file: Path | None = None
-    ssh_restart_seconds: float = 300.0  # after its end a job is not started by a login: editors reconnect by themselves
     min_rsa_bits: int = MIN_RSA_BITS
-    keys_per_user: int = 50  # the gateway reads all of them at every login
     running: OpenRequests = field(default_factory=OpenRequests)
     locks: NamedLocks = field(default_factory=NamedLocks)  # requests that are carried out once
 
@@ -283,17 +281,20 @@ class IdentityHandler(HubOAuthenticated, ManagerHandler):
         self.current_user = None
 
     @property
+    def caller(self) -> HubIdentity:
+        """Returns the caller; an anonymous request ends here."""
+        raise NotImplementedError
+
+    @property
     def by_token(self) -> bool:
         """True if this request carries a token, and is not a logged-in browser's."""
         return self.manager.auth.get_token(self, in_cookie=False) is not None
 
     def viewer(self, right: AccessRight) -> Viewer:
         """Returns the viewer with the jobs that the caller has this right to; 403 with a sentence without any."""
-        acting, identity = self.manager.leader, self.identity
-        if identity is None:
-            raise HttpProblem(401, "Say who you are.")
+        acting = self.manager.leader
         teams = acting.settings.teams.teams if acting is not None else ()
-        found = viewer_of(identity, teams, right, by_token=self.by_token)
+        found = viewer_of(self.caller, teams, right, by_token=self.by_token)
         if isinstance(found, str):
             raise HttpProblem(403, found)
         return found
@@ -332,8 +333,8 @@ class ApiHandler(JsonHandler, IdentityHandler):
         if self.manager.leader is not None and self.manager.leader.hub_health.unreachable:
             self.set_header(HEADER, HUB_UNREACHABLE)
 
-    def check_parameters(self) -> HubIdentity:
-        """Requires a caller; anonymous requests end here."""
+    @property
+    def caller(self) -> HubIdentity:
         if self.identity is None:
             raise HttpProblem(
                 401,
@@ -352,6 +353,12 @@ class PageHandler(IdentityHandler):
         if self.identity is not None or self.request.method not in {"GET", "HEAD"}:
             return
         self.redirect(self.get_login_url())
+
+    @property
+    def caller(self) -> HubIdentity:
+        if self.identity is None:  # a form without its page's XSRF value
+            raise HttpProblem(403, STALE_PAGE)
+        return self.identity
 
     def read_query(self, model: type[Model]) -> Model:
         """Returns the parameters of a form: those that were filled in, of several the last."""

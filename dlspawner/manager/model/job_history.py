@@ -34,7 +34,7 @@ class JobFilter:
 
 @dataclass(frozen=True, slots=True)
 class JobCursor:
-    """A position in the list of all jobs, newest first."""
+    """A position in the list of all jobs, or of requests for approvals, newest first."""
 
     submitted: datetime
     job: str

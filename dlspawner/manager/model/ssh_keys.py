@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 MAX_INPUT = 16 * 1024
 MAX_NAME = 100
+MOST_KEYS = 50  # of a person: the gateway reads all of them at every login
 MIN_RSA_BITS = 2048  # what PuTTYgen makes
 MAX_RSA_BITS = 8192  # above, a verification costs the gateway milliseconds for nothing
 

@@ -62,16 +62,9 @@ class RestHub(QuotaHub):
             self.tokens[key] = str(answer.json()["token"])
         return self.tokens[key]
 
-    def ask(self, user: str | None, method: str, path: str, body: Any = None, **headers: str) -> requests.Response:
-        return self.ask_with(self.token(user) if user else None, method, path, body, **headers)
-
-    def ask_with(
-        self, token: str | None, method: str, path: str, body: Any = None, **headers: str
-    ) -> requests.Response:
+    def ask(self, user: str, method: str, path: str, body: Any = None) -> requests.Response:
         """Straight at the Manager, below api/; the answer is a described one."""
-        if token is not None:
-            headers["Authorization"] = f"token {token}"
-        url = f"{self.manager_url()}/services/jobs/api/{path}"
+        headers, url = {"Authorization": f"token {self.token(user)}"}, f"{self.manager_url()}/services/jobs/api/{path}"
         answer = requests.request(method, url, headers=headers, json=body, timeout=60, allow_redirects=False)
         described.check(method, f"api/{path}", answer.status_code, answer.headers.get("Content-Type", ""), answer.text)
         return answer

@@ -80,12 +80,6 @@ async def test_jobs_are_counted_once_before_and_after_aggregation(store: Databas
     assert set(await hours(store, days=(1, 1))) == {(1, "vision")}
 
 
-async def test_running_job_counts_until_now(store: Database) -> None:
-    await write_past(store, Past("Q0 T1 R1", gpus=2))
-    assert await fold(store) == 0
-    assert await hours(store, now=NOON + timedelta(hours=3)) == {(0, "vision"): amount(asked=6, held=4)}
-
-
 async def test_culled_job_is_aggregated_when_its_hours_are_final(store: Database) -> None:
     await write_past(store, Past("T0 R1 E4", reason="idle"))
     for now, reclaimed in ((4, 0), (6, 2), (100, 8)):

@@ -84,21 +84,6 @@ async def test_an_answer_that_is_not_the_hubs_is_none(portal: Portal, answer: by
         assert [await status(portal, gateway), await status(portal, alice, "api/keys")] == [200, 503]
 
 
-async def test_service_that_the_hub_rejects_is_forgotten(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
-    gateway = portal.world.tokens["gateway"]
-
-    async def knows_nobody(*_: object) -> None:
-        """The Hub's answer to a token that was taken back."""
-
-    async with by_wire(portal) as wire:
-        assert await status(portal, gateway) == 200
-        with monkeypatch.context() as patch:
-            patch.setattr(http_auth, "_ask_hub", knows_nobody)
-            assert await status(portal, gateway) == 401
-        await wire.cut()
-        assert await status(portal, gateway) == 503
-
-
 def test_what_was_said_holds_for_ten_minutes_and_of_services_only(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(http_auth.time, "monotonic", lambda: now)
@@ -115,3 +100,6 @@ def test_what_was_said_holds_for_ten_minutes_and_of_services_only(monkeypatch: p
     assert len(known._said) == 1, "what holds no more is kept no longer"
     known.learn("c", person)
     assert known.recall("c") is None
+    known.learn("c", service)
+    known.learn("c", None)
+    assert known.recall("c") is None, "the Hub knows this token no more"

@@ -11,10 +11,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from dlspawner.clients.kubernetes import KubernetesClient, LogRequest
 from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.http.api import logs
 from dlspawner.manager.logs import reader
+from dlspawner.manager.logs.reader import ReadLimiter, TooManyReads
 from tests.component.manager.manager_harness import until
 from tests.component.manager.noticing import serving
 from tests.component.manager.portals import TEAMS, Portal, Read
@@ -71,8 +71,6 @@ async def test_log_comes_from_the_cluster_and_after_the_end_from_the_database(re
 
     await until(lambda: told(f"jobs/{question.job}"), "its page says where it ran")
     await until(lambda: told(f"api/jobs/{question.job}/pod-events"), "programs are told so, too")
-    assert (await reading.read("bob", f"api/jobs/{question.job}/pod-events")).status == 404
-    assert (await reading.read("root-admin", f"api/jobs/{question.job}/pod-events")).status == 403
     seen = await reading.read("root-admin", f"jobs/{question.job}")
     assert (seen.status, "Scheduled on node" in seen.body) == (200, False), "only that there is the job"
     assert "running" not in page.text
@@ -121,40 +119,29 @@ async def test_followed_log_goes_on_for_the_same_reader_only(reading: Reading, m
     assert (gone.status, "begins with its last lines" in gone.body) == (410, True)
 
 
-async def test_many_requests_of_one_user_delay_no_other_user(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that alice asks for hangs in Kubernetes: what is beyond her share is refused at once, and bob reads his."""
-    hers = await reading.prints("echo hello")
-    reading.knows("bob", "")
-    his = await reading.prints("echo hello", "bob")
-    goes_on, real = asyncio.Event(), KubernetesClient.log
+async def test_reads_of_one_user_beyond_their_share_are_refused_and_delay_no_other_user() -> None:
+    limiter, ends = ReadLimiter(), asyncio.Event()
 
-    async def log(self: KubernetesClient, pod: str, namespace: str, wanted: LogRequest) -> AsyncIterator[bytes]:
-        if pod == "jupyter-alice" and not wanted.timestamps:
-            await goes_on.wait()
-        async for piece in real(self, pod, namespace, wanted):
-            yield piece
+    async def read(who: str) -> None:
+        async with limiter.wait_for_slot(who):
+            await ends.wait()
 
-    monkeypatch.setattr(KubernetesClient, "log", log)
-    token = await asyncio.to_thread(reading.world.token, "alice")
-    url = f"{reading.served.url}/api/jobs/{hers.job}/log"
-    share, found = reader.AT_ONCE + reader.WAITING, list[tuple[int, str | None, str]]()
+    hers = [asyncio.create_task(read("alice")) for _ in range(reader.AT_ONCE + reader.WAITING)]
+    await asyncio.sleep(0)
+    with pytest.raises(TooManyReads, match="You are reading 4 logs"):
+        await read("alice")
+    async with limiter.wait_for_slot("bob"):
+        assert not any(one.done() for one in hers)
+    ends.set()
+    await asyncio.gather(*hers, read("alice"))
 
-    async def asks(session: aiohttp.ClientSession) -> None:
-        async with session.get(url) as answer:
-            found.append((answer.status, answer.headers.get("Retry-After"), await answer.text()))
 
-    async with aiohttp.ClientSession(headers={"Authorization": f"token {token}"}) as session:
-        asking = [asyncio.create_task(asks(session)) for _ in range(share + 3)]
-        await until(lambda: len(found) == 3, "three are refused")
-        assert {(status, retry) for status, retry, _ in found} == {(429, "2")}
-        assert "You are reading 4 logs" in json.loads(found[0][2])["detail"]
-        assert (await reading.page("alice", hers)).status == 429
-        for kind in (reading.log, reading.page):
-            assert (await asyncio.wait_for(kind("bob", his), 60)).status == 200
-        goes_on.set()
-        await asyncio.gather(*asking)
-    assert [(status, text) for status, _, text in found[3:]] == [(200, "hello\ndone\n")] * share
-    assert (await reading.log("alice", hers)).status == 200
+async def test_read_that_is_refused_says_when_to_ask_again(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    question = await reading.prints("echo hello")
+    monkeypatch.setattr(reader, "WAITING", -reader.AT_ONCE)
+    answer = await reading.log("alice", question)
+    assert (answer.status, answer.headers["Retry-After"]) == (429, "2")
+    assert (await reading.page("alice", question)).status == 429
 
 
 async def test_lines_are_counted_searched_and_shown_as_text(reading: Reading) -> None:

@@ -32,7 +32,6 @@ End = tuple[EventReason, str]
 AGAIN = "and left no message: start the job again."
 ENDED = EventReason.FINISHED, "The job has finished. Its server ended by itself."
 EXIT_3 = EventReason.FAILED, f"Its server failed with exit code 3 {AGAIN}"
-EXIT_255 = EventReason.FAILED, f"Its server failed with exit code 255 {AGAIN}"
 FAILED_3 = EventReason.FAILED, f"Its command failed with exit code 3 {AGAIN}"
 SIGNAL_11 = EventReason.FAILED, "Its server was ended by signal 11 (SIGSEGV): start it again."
 UNKNOWN = EventReason.FAILED, "The job failed and the cluster does not say why: ask an administrator."
@@ -120,8 +119,6 @@ def test_end_by_the_cluster_is_told_as_the_hub_tells_it(
     ("exit_codes", "how"),
     [
         pytest.param({"main": 3, "notebook": 143}, FAILED_3, id="of several the first that failed by itself"),
-        pytest.param({"notebook": 139}, SIGNAL_11, id="a signal"),
-        pytest.param({"notebook": 255}, EXIT_255, id="more than there are signals"),
         pytest.param({"sshd": 1, "notebook": 0}, ENDED, id="sshd does not count"),
         pytest.param({}, UNKNOWN, id="nothing is known"),
     ],
@@ -134,13 +131,6 @@ def test_failure_is_that_of_the_users_program(exit_codes: dict[str, int], how: E
     ]
     read = read_pod(found, JobNamespaces("jobs"))
     assert (read.how, read.sentence) == how
-
-
-def test_failure_for_a_full_disk_says_so() -> None:
-    found = pod(1, MORNING, {})
-    found["status"]["containerStatuses"][0]["state"]["terminated"]["message"] = "cp: x: No space left on device"
-    sentence = read_pod(found, JobNamespaces("jobs")).sentence
-    assert sentence.startswith("Its server failed because its disk is full: delete files")
 
 
 def test_pod_with_resources_that_no_job_may_have_is_counted() -> None:

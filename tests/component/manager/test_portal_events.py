@@ -120,22 +120,6 @@ async def handed_on(bus: EventBus, *listeners: Listener) -> list[dict[str, Any]]
     return [one.take().as_json() for one in listeners]
 
 
-VIEWERS = (
-    Viewer("alice"),
-    Viewer("vera", frozenset({"vision"})),
-    Viewer("lars", frozenset({"language"})),
-    Viewer("root", all=True),
-)
-
-
-async def test_viewers_receive_jobs_they_may_see() -> None:
-    bus = EventBus()
-    listeners = joined(bus, *VIEWERS)
-    bus.on_events([entry(), entry("bob", "language", 3)])
-    told = await handed_on(bus, *listeners)
-    assert [[one["id"] for one in news.get("jobs", ())] for news in told] == [["j-2"], ["j-2"], ["j-3"], ["j-2", "j-3"]]
-
-
 async def test_slow_reader_gets_the_latest_of_each_job_and_that_there_are_more() -> None:
     bus = EventBus()
     (listener,) = joined(bus, Viewer("vera", frozenset({"vision"})))

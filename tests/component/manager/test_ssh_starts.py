@@ -11,6 +11,7 @@ import pytest
 from dlspawner.clients.hub import HubClient, HubRejected, HubServer, HubUnavailable
 from dlspawner.clients.manager import StartStatus
 from dlspawner.core.template import Template
+from dlspawner.manager.http.api import ssh
 from dlspawner.manager.http.api.base import page_path
 from dlspawner.manager.http.api.ssh import template_to_start
 from dlspawner.manager.model.event_reason import EventReason
@@ -109,7 +110,7 @@ async def test_job_that_has_just_ended_is_not_started_again(portal: Portal) -> N
     status, found = await logs_in(portal)
     assert (status, portal.hub.started) == (409, [])
     assert "train has ended a moment ago" in found["detail"]
-    object.__setattr__(portal.served.manager, "ssh_restart_seconds", 0.0)
+    portal.office.clock.moved += ssh.RESTART_AFTER
     assert (await logs_in(portal))[0] == 200
     assert portal.hub.started == [("alice", "train")]
 

@@ -11,7 +11,7 @@ How long ago something was is told in seconds: the clocks of pods and gateways a
 
 from __future__ import annotations
 
-from dlspawner.clients.hub import has_scope, own_server
+from dlspawner.clients.hub import HubIdentity, has_scope, own_server
 from dlspawner.core.idle import KeepJob, StopJob, WarnUser
 from dlspawner.core.job import JobState
 from dlspawner.manager.culling.culler import Culler, held_text
@@ -45,14 +45,20 @@ class _AboutUse(ApiHandler):
         return acting.culler
 
 
+def reporting_server(identity: HubIdentity) -> str:
+    """Returns the server of a job that reports with its own token; 403 for any other token."""
+    server = own_server(identity)
+    if server is None:
+        raise HttpProblem(403, "Only a job itself can tell of this, with its own token.")
+    return server
+
+
 class KernelReportHandler(_AboutUse):
     """Accepts a pod's kernel report: busy or not, and since when; the answer says when to report again."""
 
     async def put(self) -> None:
-        identity = self.check_parameters()
-        server = own_server(identity)
-        if server is None:
-            raise HttpProblem(403, "Only a job itself can tell of its kernels, with its own token.")
+        identity = self.caller
+        server = reporting_server(identity)
         body, culler = self.read_body(KernelsBody), self.culler()
         if not culler.report_kernels(identity.name, server, body.busy, body.seconds):
             raise HttpProblem(404, "There is no running job on this server.")
@@ -63,10 +69,8 @@ class WrongPortHandler(ApiHandler):
     """Accepts a job's report of a program that listens on a port of the host which is not the job's."""
 
     async def put(self) -> None:
-        identity = self.check_parameters()
-        server = own_server(identity)
-        if server is None:
-            raise HttpProblem(403, "Only a job itself can tell of its ports, with its own token.")
+        identity = self.caller
+        server = reporting_server(identity)
         body, store = self.read_body(WrongPortBody), admission_of(self.manager).store
         job = next((one for one in store.on(identity.name, server) if one.ports), None)
         if job is None:
@@ -81,7 +85,7 @@ class SshSessionReportHandler(_AboutUse):
     """Accepts the gateway's report: every server with sessions, or with an unreported end of its last session."""
 
     async def put(self) -> None:
-        if not has_scope(self.check_parameters().scopes, WRITE_SESSIONS):
+        if not has_scope(self.caller.scopes, WRITE_SESSIONS):
             raise HttpProblem(403, f"This needs the scope {WRITE_SESSIONS}, which only the SSH gateway should hold.")
         body = self.read_body(SshSessionsBody, MOST)
         await self.culler().report_ssh(body.gateway[:64], [SshSessionReport(*one) for one in body.sessions])
@@ -90,7 +94,7 @@ class SshSessionReportHandler(_AboutUse):
 
 class KeepAliveHandler(_AboutUse):
     async def post(self, job: str) -> None:
-        identity, culler = self.check_parameters(), self.culler()
+        identity, culler = self.caller, self.culler()
         record = culler.record(job)
         server = own_server(identity)
         if record is None or record.job.user != identity.name or server not in {None, record.job.server}:
@@ -106,7 +110,7 @@ class CullReportHandler(_AboutUse):
     """The report. Of people's jobs it says no more than what the Hub's admin page does."""
 
     async def get(self) -> None:
-        identity = self.check_parameters()
+        identity = self.caller
         if not identity.admin or own_server(identity) is not None:
             raise HttpProblem(403, "This is for administrators of the Hub.")
         if not self.viewer(AccessRight.SEE).all:

@@ -9,7 +9,6 @@ asked for meanwhile; without it the word is about what is asked for now.
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from dlspawner.manager.admission import approvals
@@ -29,12 +28,6 @@ SEVERAL = "This job waits for several approvals: say which one as “request”,
 
 def visible_requests(viewer: Viewer, **more: Any) -> ApprovalQuery:
     return ApprovalQuery(**more) if viewer.all else ApprovalQuery(user=viewer.name, teams=viewer.teams, **more)
-
-
-def requests_to_decide(desk: AdmissionService, viewer: Viewer) -> list[ApprovalRequest]:
-    """Returns the pending requests that this viewer may decide, oldest first."""
-    found = [one for some in desk.store.requests.values() for one in some if approvals.may_decide(viewer, one) is None]
-    return sorted(found, key=lambda one: (one.requested, one.id))
 
 
 async def requests_of(manager: ManagerContext, viewer: Viewer, job: str, request: str = "") -> ApprovalRequest:
@@ -82,9 +75,9 @@ async def _not_waiting(
 
 class ApprovalsHandler(JobApiHandler):
     async def get(self) -> None:
-        viewer, desk = self.sees(), self.admission
-        query = self.read_query(ApprovalsQuery)
+        viewer, query = self.sees(), self.read_query(ApprovalsQuery)
         limit, mine = query.limit, query.mine
+        admission_of(self.manager)  # 503 on a Manager that does not lead
         wanted = visible_requests(
             viewer,
             standings=query.state,
@@ -92,11 +85,13 @@ class ApprovalsHandler(JobApiHandler):
             team=query.team,
             of=query.user,
             job=query.job,
-            after=place(query.cursor),
+            after=query.cursor,
             limit=limit + 1,
         )
         if mine == "decide":
-            found = [one for one in reversed(requests_to_decide(desk, viewer)) if _is(one, wanted)][: limit + 1]
+            every = replace(wanted, standings=wanted.standings or {ApprovalState.WAITING}, limit=None)
+            seen = await self.leader.ledger.requests(every)
+            found = [one for one in seen if one.is_pending and approvals.may_decide(viewer, one) is None][: limit + 1]
         elif mine and wanted.of not in {"", viewer.name}:
             found = []  # the caller's own requests, to other approvers
         else:
@@ -106,22 +101,11 @@ class ApprovalsHandler(JobApiHandler):
         self.reply(ListModel[ApprovalModel](items=items, next=cursor(page[-1]) if more else None))
 
 
-def _is(one: ApprovalRequest, wanted: ApprovalQuery) -> bool:
-    return (
-        (not wanted.standings or one.standing in wanted.standings)
-        and (not wanted.kinds or one.kind in wanted.kinds)
-        and wanted.team in {"", one.team}
-        and wanted.of in {"", one.user}
-        and wanted.job in {"", one.job}
-        and (wanted.after is None or (one.requested, one.id) < wanted.after)
-    )
-
-
 class _DecisionHandler(JobApiHandler):
     yes = True
 
     async def post(self, job: str) -> None:
-        who, viewer = self.check_parameters(), self.acts()
+        who, viewer = self.caller, self.acts()
         body = self.read_body(DecisionBody) if self.request.body else DecisionBody()
         request = await requests_of(self.manager, viewer, job, body.request)
         found = await decide(self.manager, viewer, request, Decision(self.yes, actor_name(who), body.reason))
@@ -144,8 +128,3 @@ def shown(request: ApprovalRequest, viewer: Viewer) -> ApprovalModel:
 
 def cursor(last: ApprovalRequest) -> str:
     return write_cursor(JobCursor(last.requested, last.id))
-
-
-def place(cursor: JobCursor | None) -> tuple[datetime, str] | None:
-    """Returns the request after which a page begins."""
-    return None if cursor is None else (cursor.submitted, cursor.job)

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from urllib.parse import quote
 
-from dlspawner.clients.hub import HubError, HubIdentity, IdentityKind, own_server
+from dlspawner.clients.hub import HubError, IdentityKind, own_server
 from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.db.store import DatabaseUnavailable
 from dlspawner.manager.http.handlers import (
@@ -45,11 +45,9 @@ class JobApiHandler(ApiHandler):
         return leader_of(self.manager)
 
     def sees(self) -> Viewer:
-        self.check_parameters()
         return self.viewer(AccessRight.SEE)
 
     def acts(self) -> Viewer:
-        self.check_parameters()
         return self.viewer(AccessRight.ACT)
 
     async def seen(self, job: str, viewer: Viewer) -> JobHistory:
@@ -98,7 +96,6 @@ async def until_access_ends(handler: ApiHandler, allowed: Callable[[], Awaitable
         await asyncio.sleep(RECHECK_SECONDS)
         try:
             await handler.recognise()
-            handler.check_parameters()
             await allowed()
         except HttpProblem as problem:
             if problem.status_code < _CANNOT_BE_ASKED:
@@ -113,23 +110,17 @@ def matches_search(words: str, *texts: str) -> bool:
     return any(needle in text.casefold() for text in texts)
 
 
-def owner(handler: IdentityHandler, user: str, right: AccessRight) -> HubIdentity:
-    """Returns the caller if the job is theirs: owners, and administrators of the Hub. Never a job with its token.
+def check_owner(handler: IdentityHandler, user: str, right: AccessRight) -> None:
+    """404 for all callers but the owner and administrators of the Hub, a job with its token among them.
 
     403 for a token of theirs without the scope.
     """
-    who = handler.identity
-    if (
-        who is None
-        or who.kind is not IdentityKind.USER
-        or own_server(who) is not None
-        or not (who.name == user or who.admin)
-    ):
+    who = handler.caller
+    if who.kind is not IdentityKind.USER or own_server(who) is not None or not (who.name == user or who.admin):
         raise HttpProblem(404, NOTHING_HERE)
     found = handler.viewer(right)
     if not (found.all or found.name == user):
         raise HttpProblem(404, NOTHING_HERE)
-    return who
 
 
 def page_path(prefix: str, user: str, server: str) -> str:

@@ -104,14 +104,14 @@ async def change_node(
 ) -> None:
     """Lets an administrator of the Hub change a node; ``change`` gets the name for the log."""
     viewer, leader = handler.viewer(AccessRight.ACT), leader_of(handler.manager)
-    if not viewer.all or handler.identity is None:
+    if not viewer.all:
         raise HttpProblem(403, NOT_ADMIN)
     if leader.maintenance is None:
         raise HttpProblem(503, NOT_YET)
     if node not in leader.maintenance.store.nodes:
         raise HttpProblem(404, NO_NODE)
     try:
-        await change(leader.maintenance, actor_name(handler.identity))
+        await change(leader.maintenance, actor_name(handler.caller))
     except KubernetesError as problem:
         log.warning("node=%s cannot be changed: %s", node, problem)
         sentence = FORBIDDEN if problem.status == 403 else "Kubernetes does not answer. Try again soon."

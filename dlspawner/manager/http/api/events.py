@@ -38,7 +38,7 @@ class EventStreamHandler(ApiHandler):
     _listener: Listener | None = None
 
     async def get(self) -> None:
-        share = self._share(self.check_parameters())
+        share = self._share(self.caller)
         listener = self._changes().subscribe(self.viewer(AccessRight.SEE), share)
         if isinstance(listener, ListenerLimit):
             sentence = EVERYBODY if listener is ListenerLimit.ALL else _TOO_MANY[share.kind].format(PER_SHARE)

@@ -146,8 +146,8 @@ class GpuHoursHandler(ApiHandler):
     """As JSON, in hours of one GPU."""
 
     async def get(self) -> None:
-        self.check_parameters()
-        found = await report(self.manager, read_query(self), self.viewer(AccessRight.SEE))
+        viewer = self.viewer(AccessRight.SEE)
+        found = await report(self.manager, read_query(self), viewer)
         body = await in_report_thread(as_json, found)
         self.tell_presence()
         self.set_header("Content-Type", "application/json")
@@ -156,9 +156,8 @@ class GpuHoursHandler(ApiHandler):
 
 class GpuHoursCsvHandler(ApiHandler):
     async def get(self) -> None:
-        self.check_parameters()
-        question = read_query(self)
-        found = await report(self.manager, question, self.viewer(AccessRight.SEE))
+        viewer, question = self.viewer(AccessRight.SEE), read_query(self)
+        found = await report(self.manager, question, viewer)
         body = await in_report_thread(as_csv, found)
         self.set_header("Content-Type", "text/csv; charset=utf-8")
         file = f"gpu-hours-{question.by.value}-{question.since}-{question.until}.csv"

@@ -122,10 +122,10 @@ class LogHandler(LogApiHandler):
         if wish.follow and run.running:
             place = FollowCursor(run.key)
             if wish.place:
-                self.log_reader.places.keep(self.check_parameters().name, wish.place, place)
+                self.log_reader.places.keep(self.caller.name, wish.place, place)
             await self._follow(job, run, place)
             return
-        found, body = await read_log(self.log_reader, self.check_parameters().name, run, wish)
+        found, body = await read_log(self.log_reader, self.caller.name, run, wish)
         if found.note:
             self.set_header("Dlspawner-Note", found.note)
         self.finish(body)
@@ -135,7 +135,7 @@ class LogHandler(LogApiHandler):
             self._following.cancel()
 
     async def _go_on(self, job: str, runs: Sequence[ContainerRun], after: str) -> None:
-        place = self.log_reader.places.find(self.check_parameters().name, after)
+        place = self.log_reader.places.find(self.caller.name, after)
         run = next((one for one in runs if place is not None and one.running and one.key == place.key), None)
         if place is None or run is None:
             raise HttpProblem(410, NO_PLACE)
@@ -143,7 +143,7 @@ class LogHandler(LogApiHandler):
         await self._follow(job, run, place)
 
     async def _follow(self, job: str, run: ContainerRun, place: FollowCursor) -> None:
-        who, followers = self.check_parameters().name, self.log_reader.followers
+        who, followers = self.caller.name, self.log_reader.followers
         if followers.count(who) >= _OF_ONE or len(followers) >= _FOLLOWERS:
             sentence = "Too many logs are being followed: end one, or ask without follow."
             raise HttpProblem(429, sentence, {"Retry-After": "60"})

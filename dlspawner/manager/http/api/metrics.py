@@ -21,7 +21,7 @@ class MetricsHandler(ApiHandler):
         self.current_user = None
         if self.manager.authenticate_prometheus:
             self.current_user = self.identity = await identify(self.manager.auth, self)
-            self.refuse(may_read_metrics(self.check_parameters(), by_token=self.by_token))
+            self.refuse(may_read_metrics(self.caller, by_token=self.by_token))
 
     def get(self) -> None:
         self.set_header("Content-Type", CONTENT_TYPE_LATEST)

@@ -81,7 +81,7 @@ def notice_view(notice: Notice, now: datetime) -> NoticeModel:
 
 class NoticeApiHandler(ApiHandler):
     def reader(self) -> Recipient:
-        identity = self.check_parameters()
+        identity = self.caller
         self.refuse(may_read_notices(identity))
         reader = recipient_of(identity, by_token=self.by_token)
         if not reader.everything and own_server(identity) is None:
@@ -156,7 +156,7 @@ class NoticeKeepAliveHandler(NoticeApiHandler):
 
 def check_may_answer(handler: IdentityHandler) -> None:
     """The job's own token is enough for its job; any other has to be one that may act on jobs."""
-    if handler.identity is not None and own_server(handler.identity) is None:
+    if own_server(handler.caller) is None:
         handler.viewer(AccessRight.ACT)
 
 

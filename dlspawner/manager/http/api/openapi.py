@@ -1,7 +1,7 @@
 """``openapi.json``: the REST resources in one table; their schemas are those of the models that handlers use.
 
-A test walks all addresses of the application: an address that is neither here nor in ``INTERNAL`` fails it. The tests
-of REST compare every answer that they get.
+Addresses for the gateway, for jobs, and below internal/ for the Hub are not among them: their clients are in this
+repository. A test walks all addresses of the application, and the tests of REST compare every answer that they get.
 """
 
 from __future__ import annotations
@@ -104,14 +104,6 @@ OPERATIONS = (
     ),
     Operation("GET", "events", "FollowEvents", "Changes", None, (r.ServerSentEventModel,), _OK, (429,), _STREAM),
     Operation("GET", "openapi.json", "GetDescription", "This description", None, (r.DescriptionModel,)),
-)
-# For the gateway and jobs themselves, as internal/ is for the Hub: their own clients are in this repository.
-INTERNAL = frozenset(
-    {
-        *("PUT key-suggestions", "PUT kernels", "PUT wrong-ports"),
-        *("POST ssh-starts/{user}/{server}", "GET ssh-starts/{user}/{server}"),
-        *("PUT ssh-sessions", "POST ssh-access", "GET users/{user}/keys", "POST users/{user}/keys/{number}/used"),
-    }
 )
 
 

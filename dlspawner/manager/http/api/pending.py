@@ -9,11 +9,11 @@ is 409 then: a server that is ready is stopped.
 
 from __future__ import annotations
 
-from dlspawner.clients.hub import HubClient, HubIdentity
+from dlspawner.clients.hub import HubClient
 from dlspawner.core.job import JobState
 from dlspawner.manager.admission.service import AdmissionService
 from dlspawner.manager.cluster.termination import RUNS, CancelResult, cancel_server_start, unready_job
-from dlspawner.manager.http.api.base import owner, page_path
+from dlspawner.manager.http.api.base import check_owner, page_path
 from dlspawner.manager.http.api.models.responses import AlternativeModel, PendingJobModel
 from dlspawner.manager.http.handlers import NOT_LEADER, NOT_YET, ApiHandler, HttpProblem
 from dlspawner.manager.model.access import AccessRight
@@ -25,7 +25,7 @@ class PendingJobHandler(ApiHandler):
     """The request for one server; the default one has an empty name."""
 
     async def get(self, user: str, server: str) -> None:
-        self._owner(user, AccessRight.SEE)
+        check_owner(self, user, AccessRight.SEE)
         desk, hub = self._deciding()
         record = desk.starting_or_pending(user, server) or await unready_job(desk.store, hub, user, server)
         if record is None:
@@ -45,18 +45,14 @@ class PendingJobHandler(ApiHandler):
         )
 
     async def delete(self, user: str, server: str) -> None:
-        who = self._owner(user, AccessRight.ACT)
+        check_owner(self, user, AccessRight.ACT)
         desk, hub = self._deciding()
-        found = await cancel_server_start(desk.store, hub, user, server, who.name)
+        found = await cancel_server_start(desk.store, hub, user, server, self.caller.name)
         if found is CancelResult.NOTHING:
             raise HttpProblem(404, NOTHING_WAITS)
         if found is CancelResult.RUNS:
             raise HttpProblem(409, RUNS)
         self.set_status(204)
-
-    def _owner(self, user: str, right: AccessRight) -> HubIdentity:
-        self.check_parameters()
-        return owner(self, user, right)
 
     def _deciding(self) -> tuple[AdmissionService, HubClient]:
         acting = self.manager.leader

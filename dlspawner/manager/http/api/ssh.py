@@ -48,7 +48,6 @@ from dlspawner.manager.http.api.submit import StartJobHandler, check_blocked
 from dlspawner.manager.http.auth import NOT_THE_GATEWAY, READ_KEYS, may_manage_keys, may_read_keys, may_suggest_keys
 from dlspawner.manager.http.handlers import (
     NOTHING_HERE,
-    STALE_PAGE,
     ApiHandler,
     HttpProblem,
     IdentityHandler,
@@ -87,7 +86,7 @@ class ReadyHandler(ManagerHandler):
 class UserApiHandler(ApiHandler):
     def current_user_name(self) -> HubIdentity:
         """Returns the caller's identity if the caller may manage keys; 403 otherwise."""
-        identity = self.check_parameters()
+        identity = self.caller
         self.refuse(may_manage_keys(identity, f"{self.manager.service.prefix}keys", by_token=self.by_token))
         return identity
 
@@ -106,10 +105,8 @@ class OwnKeysHandler(UserApiHandler):
         name = ssh_keys.clean_name(body.name)
         if name and len(parsed) > 1:
             raise HttpProblem(422, "A name fits one key; these are several, which are named by their comments.")
-        limit = self.manager.keys_per_user
-        result = await self.manager.store.add_keys(
-            person.name, ssh_keys.with_names(parsed, name), self.manager.now(), limit
-        )
+        keys = ssh_keys.with_names(parsed, name)
+        result = await self.manager.store.add_keys(person.name, keys, self.manager.now(), ssh_keys.MOST_KEYS)
         if isinstance(result, TooManyKeys):
             raise HttpProblem(409, result.sentence)
         new, known = ([KeyModel.model_validate(key) for key in keys] for keys in (result.new, result.known))
@@ -127,7 +124,7 @@ class KeySuggestionsHandler(ApiHandler):
     """What a job found; files that hold no acceptable key are passed over, for any file may be called id.pub."""
 
     async def put(self) -> None:
-        identity = self.check_parameters()
+        identity = self.caller
         self.refuse(may_suggest_keys(identity))
         found = [_found(item, self.manager.min_rsa_bits) for item in self.read_body(SuggestedKeysBody).keys]
         server = own_server(identity) or ""
@@ -140,7 +137,7 @@ class UserKeysHandler(ApiHandler):
     """A user's keys for the gateway. An unknown name is answered like one without keys, by the same work."""
 
     async def get(self, user: str) -> None:
-        self.refuse(may_read_keys(self.check_parameters(), user))
+        self.refuse(may_read_keys(self.caller, user))
         keys = await self.manager.store.keys(as_name(user))
         told = [{"id": key.id, "key": key.key, "fingerprint": key.fingerprint, "name": key.name} for key in keys]
         self.reply({"keys": told})
@@ -150,7 +147,7 @@ class KeyUsedHandler(ApiHandler):
     """The gateway saw a login with this key."""
 
     async def post(self, user: str, id_: str) -> None:
-        self.refuse(may_read_keys(self.check_parameters(), user))
+        self.refuse(may_read_keys(self.caller, user))
         if not await self.manager.store.key_used(as_name(user), int(id_), self.manager.now()):
             raise HttpProblem(404, "The user has no such key.")
         self.set_status(204)
@@ -174,7 +171,7 @@ class SshAccessHandler(ApiHandler):
     """Answers which users are blocked and which keys are gone; a Manager without files blocks no user."""
 
     async def post(self) -> None:
-        self.refuse(None if has_scope(self.check_parameters().scopes, READ_KEYS) else NOT_THE_GATEWAY)
+        self.refuse(None if has_scope(self.caller.scopes, READ_KEYS) else NOT_THE_GATEWAY)
         asked = set(self.read_body(SshAccessBody, MOST).keys)
         registered = await self.manager.store.registered(asked)
         acting = self.manager.leader
@@ -190,7 +187,6 @@ class SshConfigHandler(ApiHandler):
     """For the command line, which makes the file itself."""
 
     async def get(self) -> None:
-        self.check_parameters()
         self.reply(SshConfigModel.model_validate(await access_of(self)))
 
 
@@ -199,8 +195,6 @@ class _File(PageHandler):
     content: Callable[[SshAccessConfig], str]
 
     async def get(self) -> None:
-        if self.identity is None:
-            raise HttpProblem(403, STALE_PAGE)
         try:
             content = type(self).content(await access_of(self))
         except Unwritable as problem:
@@ -227,7 +221,7 @@ class KnownHostsFileHandler(_File):
 async def access_of(handler: IdentityHandler) -> SshAccessConfig:
     """Returns the SSH access of the caller's own jobs."""
     viewer = handler.viewer(AccessRight.SEE)
-    if handler.identity is None or handler.identity.kind is not IdentityKind.USER:
+    if handler.caller.kind is not IdentityKind.USER:
         raise HttpProblem(403, FOR_PEOPLE)
     target = handler.manager.ssh_target
     if target is None:
@@ -260,6 +254,7 @@ START = "custom:ssh-starts"
 START_NOT_THE_GATEWAY = (
     f"Starting what others log in to needs the scope {START}, which only the SSH gateway should hold."
 )
+RESTART_AFTER = timedelta(minutes=5)  # an end: editors connect again by themselves
 SshStart = dict[str, str | None]  # what a login's start has come to
 OFF: SshStart = {"state": "off", "job": None, "sentence": "", "page": ""}
 ENDED = "{server} has ended a moment ago, and a login does not start it again before {minutes}."
@@ -283,7 +278,7 @@ class SshStartHandler(StartJobHandler):
         self.reply(found)
 
     def _names(self, user: str, server: str) -> tuple[str, str]:
-        if not has_scope(self.check_parameters().scopes, START):
+        if not has_scope(self.caller.scopes, START):
             raise HttpProblem(403, START_NOT_THE_GATEWAY, scope=START)
         if not as_name(user) or as_name(server) != server:
             raise HttpProblem(404, "No user or server has such a name.")
@@ -315,9 +310,8 @@ class SshStartHandler(StartJobHandler):
 
     async def _refuse_again(self, user: str, server: str) -> None:
         last = (await self.leader.ledger.last_ends(user)).get(server)
-        wait = timedelta(seconds=self.manager.ssh_restart_seconds)
-        if last is not None and self._now() - last.at < wait:
-            until = last.at + wait
+        if last is not None and self._now() - last.at < RESTART_AFTER:
+            until = last.at + RESTART_AFTER
             raise HttpProblem(
                 409, ENDED.format(server=server or "Your default server", minutes=f"{until:%H:%M:%S UTC}")
             )

@@ -82,7 +82,7 @@ class EndJobHandler(JobApiHandler):
         if record is None:
             self.set_status(204)
             return
-        name = actor_name(self.check_parameters())
+        name = actor_name(self.caller)
         await JobEnder(self.admission.store, self.leader.hub).end(record, name)
         self.set_status(202 if kept.id in self.admission.store.records else 204)
 

@@ -48,7 +48,7 @@ class _ApprovalsPageBase(PortalPage):
         )
         mine = [one for one in waits if admission_approvals.may_decide(viewer, one) is None]
         others = [one for one in waits if admission_approvals.may_decide(viewer, one) is not None]
-        after = approvals.place(self.read_query(ApprovalsQuery).cursor)
+        after = self.read_query(ApprovalsQuery).cursor
         decided = await acting.ledger.requests(
             approvals.visible_requests(viewer, standings=_OVER, after=after, limit=_DECIDED + 1)
         )

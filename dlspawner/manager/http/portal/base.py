@@ -25,7 +25,7 @@ from dlspawner.manager.db.repository import NotLeader
 from dlspawner.manager.http.api.base import ONLY_SEEN
 from dlspawner.manager.http.api.notices import level_of, page
 from dlspawner.manager.http.auth import recipient_of
-from dlspawner.manager.http.handlers import NOT_YET, NOTHING_HERE, STALE_PAGE, HttpProblem, IdentityHandler, PageHandler
+from dlspawner.manager.http.handlers import NOT_YET, NOTHING_HERE, HttpProblem, IdentityHandler, PageHandler
 from dlspawner.manager.model import notice as notice_model
 from dlspawner.manager.model.access import AccessRight
 from dlspawner.manager.model.job_history import JobHistory
@@ -45,12 +45,10 @@ class PortalPage(PageHandler):
 
     def person(self) -> HubIdentity:
         """Returns the viewer, if allowed to see any job."""
-        if self.identity is None:
-            raise HttpProblem(403, STALE_PAGE)
-        if self.identity.kind is not IdentityKind.USER:
+        if self.caller.kind is not IdentityKind.USER:
             raise HttpProblem(404, NOTHING_HERE)
         self.viewer(AccessRight.SEE)
-        return self.identity
+        return self.caller
 
     def leader(self) -> LeaderElector:
         if self.manager.leader is None:
@@ -139,9 +137,9 @@ def notices_for(
     handler: IdentityHandler, *, besides: frozenset[notice_model.NoticeKind] = frozenset()
 ) -> list[NoticeView]:
     """Returns the viewer's open notices; none if they are unknown, or for a job's own token."""
-    manager, identity = handler.manager, handler.identity
+    manager, identity = handler.manager, handler.caller
     desk = manager.leader.admission if manager.leader else None
-    if desk is None or identity is None or identity.kind is not IdentityKind.USER or own_server(identity) is not None:
+    if desk is None or identity.kind is not IdentityKind.USER or own_server(identity) is not None:
         return []
     now, book = manager.now(), desk.store
     reader = recipient_of(identity, by_token=handler.by_token)

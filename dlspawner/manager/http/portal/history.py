@@ -276,7 +276,7 @@ class UsagePage(PortalPage):
         self.show(
             "usage.html",
             job=kept,
-            mine=self.identity is not None and kept.user == self.identity.name,
+            mine=kept.user == self.caller.name,
             trouble=problem,
             times=list(zip(span.times, moments(span), strict=True)) if span else [],
             shown=time_range_text(span) if span and known else "",

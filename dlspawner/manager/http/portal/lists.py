@@ -28,6 +28,7 @@ from dlspawner.core.scheduling import queue, usage_report
 from dlspawner.core.scheduling.cluster_state import ClusterState, queue_key
 from dlspawner.core.scheduling.estimates import Estimate
 from dlspawner.core.units import GPU
+from dlspawner.manager.admission.explain import Explainer
 from dlspawner.manager.cluster.maintenance import NodeMaintenance
 from dlspawner.manager.http.api.cluster import change_node
 from dlspawner.manager.http.api.models.requests import LIVE, STATES, JobsQuery, write_cursor
@@ -52,15 +53,12 @@ class QueuePage(PortalPage):
         world, now = desk.store.cluster_state, desk.store.now()
         looks = desk.explainer
         order = looks.waiting(now)
-        telling = QueuedReason(
-            lambda job: looks.why(job, now), lambda job: looks.reason(job, now), lambda job: looks.estimate(job, now)
-        )
         mine = [job for job in order if job.user == viewer.name] if not begin else []
         shown = order[begin : begin + PER_PAGE]
         self.show_page(
             "queue.html",
-            mine=queued_rows(world, now, viewer, mine, telling),
-            waiting=queued_rows(world, now, viewer, shown, telling),
+            mine=queued_rows(world, now, viewer, mine, looks),
+            waiting=queued_rows(world, now, viewer, shown, looks),
             count=len(order),
             begin=begin,
             older=begin + PER_PAGE if begin + PER_PAGE < len(order) else None,
@@ -300,26 +298,17 @@ class QueuedRow:
         return self.server or "default server"
 
 
-@dataclass(frozen=True, slots=True)
-class QueuedReason:
-    """The sources of reasons: the sentence for viewers that may read it, the kind and the estimate for all."""
-
-    sentence: Callable[[Job], str]
-    kind: Callable[[Job], Reason]
-    estimate: Callable[[Job], Estimate | None] = lambda _: None
-
-
 def queued_rows(
-    world: ClusterState, now: datetime, viewer: Viewer, jobs: Sequence[Job], telling: QueuedReason
+    world: ClusterState, now: datetime, viewer: Viewer, jobs: Sequence[Job], looks: Explainer
 ) -> tuple[QueuedRow, ...]:
     """These jobs, as this reader may see them."""
-    return tuple(_one(world, now, viewer, job, telling) for job in jobs)
+    return tuple(_one(world, now, viewer, job, looks) for job in jobs)
 
 
-def _one(world: ClusterState, now: datetime, viewer: Viewer, job: Job, telling: QueuedReason) -> QueuedRow:
+def _one(world: ClusterState, now: datetime, viewer: Viewer, job: Job, looks: Explainer) -> QueuedRow:
     mine, knows = job.user == viewer.name, viewer.reaches(job.user, job.team)
     team = world.team(job.team)
-    kind = telling.kind(job)
+    kind = looks.reason(job, now)
     place = 0 if job.state is JobState.STARTING else queue.position(job, world, now)
     return QueuedRow(
         place=place,
@@ -328,8 +317,8 @@ def _one(world: ClusterState, now: datetime, viewer: Viewer, job: Job, telling: 
         size=size_text(job),
         preemptible=job.preemptible,
         submitted=job.submitted,
-        why=telling.sentence(job) if mine or (knows and kind in REASONS) else _neutral(kind),
-        estimate=telling.estimate(job),
+        why=looks.why(job, now) if mine or (knows and kind in REASONS) else _neutral(kind),
+        estimate=looks.estimate(job, now),
         mine=mine,
         who=job.user if knows else "",
         server=job.server if knows else "",

@@ -145,7 +145,7 @@ class MyJobsPageBase(PortalPage):
         return next_stop(job, evidence.policy(job), activity, now)
 
     def _teams(self, name: str, user: HubUser | None) -> tuple[Team, ...]:
-        groups = user.groups if user is not None else self.identity.groups if self.identity else frozenset()
+        groups = user.groups if user is not None else self.caller.groups
         return self.admission().store.cluster_state.teams.team_of(name, tuple(groups))
 
     def links(self, name: str, row: ServerRow, user: HubUser | None) -> dict[str, str]:

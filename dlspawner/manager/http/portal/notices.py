@@ -17,7 +17,7 @@ from dlspawner.core.config import Notifications
 from dlspawner.manager.db import outbox
 from dlspawner.manager.http.api.notices import GONE, check_may_answer, keep_alive
 from dlspawner.manager.http.auth import recipient_of
-from dlspawner.manager.http.handlers import NOTHING_HERE, STALE_PAGE, HttpProblem, PageHandler
+from dlspawner.manager.http.handlers import NOTHING_HERE, HttpProblem, PageHandler
 from dlspawner.manager.http.portal.base import notices_for
 from dlspawner.manager.model.access import AccessRight
 from dlspawner.manager.model.message import LONGEST_TARGET, Channel, News, NotificationSettings, Topic
@@ -28,12 +28,10 @@ _TO = {Channel.EMAIL: "E-mail", Channel.WEBHOOK: "Webhook", Channel.NTFY: "ntfy"
 
 class NoticesPageBase(PageHandler):
     def person(self) -> HubIdentity:
-        if self.identity is None:
-            raise HttpProblem(403, STALE_PAGE)
-        if self.identity.kind is not IdentityKind.USER or own_server(self.identity) is not None:
+        if self.caller.kind is not IdentityKind.USER or own_server(self.caller) is not None:
             raise HttpProblem(404, NOTHING_HERE)
         self.viewer(AccessRight.SEE)
-        return self.identity
+        return self.caller
 
     @property
     def allowed(self) -> Notifications:

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from dlspawner.clients.hub import HubIdentity
 from dlspawner.core.job import JobState
 from dlspawner.core.units import counted
 from dlspawner.manager.admission.explain import QueueStatus
 from dlspawner.manager.cluster.termination import RUNS, CancelResult, cancel_server_start
-from dlspawner.manager.http.api.base import owner, page_path
-from dlspawner.manager.http.handlers import NOTHING_HERE, STALE_PAGE, HttpProblem
+from dlspawner.manager.http.api.base import check_owner, page_path
+from dlspawner.manager.http.handlers import NOTHING_HERE, HttpProblem
 from dlspawner.manager.http.portal.base import PortalPage, notices_for
 from dlspawner.manager.model import notice as notice_model
 from dlspawner.manager.model.access import AccessRight
@@ -31,19 +30,13 @@ _SAID_HERE = frozenset(
 
 
 class PendingPageBase(PortalPage):
-    def look_as(self, user: str, right: AccessRight = AccessRight.SEE) -> HubIdentity:
-        """Returns the caller if allowed to view or to act."""
-        if self.identity is None:
-            raise HttpProblem(403, STALE_PAGE)
-        return owner(self, user, right)
-
     def page(self, user: str, server: str) -> str:
         return page_path(self.manager.service.prefix, user, server)
 
 
 class PendingPage(PendingPageBase):
     async def get(self, user: str, server: str) -> None:
-        self.look_as(user)
+        check_owner(self, user, AccessRight.SEE)
         desk = self.admission()
         record = desk.starting_or_pending(user, server)
         if record is not None:
@@ -99,8 +92,9 @@ class PendingPage(PendingPageBase):
 
 class CancelButton(PendingPageBase):
     async def post(self, user: str, server: str) -> None:
-        who = self.look_as(user, AccessRight.ACT)
-        found = await cancel_server_start(self.admission().store, self.leader().hub, user, server, who.name)
+        check_owner(self, user, AccessRight.ACT)
+        store, hub = self.admission().store, self.leader().hub
+        found = await cancel_server_start(store, hub, user, server, self.caller.name)
         if found is CancelResult.RUNS:
             raise HttpProblem(409, RUNS)
         self.redirect(self.page(user, server), status=303)
@@ -110,6 +104,6 @@ class StartAgainButton(PendingPageBase):
     """The button after a fresh login."""
 
     async def post(self, user: str, server: str) -> None:
-        self.look_as(user, AccessRight.ACT)
+        check_owner(self, user, AccessRight.ACT)
         await self.admission().store.transact(lambda turn: log_in(turn, user, server))
         self.redirect(self.page(user, server), status=303)

@@ -24,7 +24,7 @@ from dlspawner.core.units import shown
 from dlspawner.manager.db.store import StoredKey, TooManyKeys
 from dlspawner.manager.http.api.base import read_host_keys
 from dlspawner.manager.http.auth import identify, may_manage_keys
-from dlspawner.manager.http.handlers import STALE_PAGE, HttpProblem, ManagerHandler, PageHandler, log
+from dlspawner.manager.http.handlers import HttpProblem, ManagerHandler, PageHandler, log
 from dlspawner.manager.http.portal.base import notices_for
 from dlspawner.manager.model import ssh_keys
 from dlspawner.manager.model.ssh_keys import KeyRejected, PublicKey, describe_type
@@ -97,15 +97,13 @@ class OAuthCallbackPage(HubOAuthCallbackHandler, PageHandler):
 
 class KeysPageBase(PageHandler):
     def person(self) -> HubIdentity:
-        """Returns the logged-in user; a form without its page's XSRF value ends here."""
-        if self.identity is None:
-            raise HttpProblem(403, STALE_PAGE)
-        self.refuse(may_manage_keys(self.identity, f"{self.manager.service.prefix}keys", by_token=self.by_token))
-        return self.identity
+        """Returns the logged-in user."""
+        self.refuse(may_manage_keys(self.caller, f"{self.manager.service.prefix}keys", by_token=self.by_token))
+        return self.caller
 
     async def add(self, person: HubIdentity, keys: Sequence[PublicKey]) -> None:
         """Add keys and go back to the page, which says what happened."""
-        result = await self.manager.store.add_keys(person.name, keys, self.manager.now(), self.manager.keys_per_user)
+        result = await self.manager.store.add_keys(person.name, keys, self.manager.now(), ssh_keys.MOST_KEYS)
         if isinstance(result, TooManyKeys):
             await self.show_keys(person, 409, problems=(result.sentence,))
             return
@@ -140,7 +138,7 @@ class KeysPageBase(PageHandler):
             saved="saved" in said,
             removed="removed" in said,
             now=self.manager.now(),
-            limit=self.manager.keys_per_user,
+            limit=ssh_keys.MOST_KEYS,
             min_rsa_bits=self.manager.min_rsa_bits,
             ssh_hosts=self.manager.ssh_target is not None,
             start_on_connect=await self.manager.store.starts_by_login(person.name),

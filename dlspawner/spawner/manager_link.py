@@ -77,11 +77,6 @@ def good_files(url: str, service_token: str, log: logging.Logger) -> Mapping[str
             return {}
 
 
-def unheard_stops(user: str, server: str) -> list[asyncio.Task[None]]:
-    """The reports of stops of this server that no Manager has heard yet."""
-    return [task for (*where, _), task in _REPORTS.items() if where == [user, server]]
-
-
 @dataclass(frozen=True, slots=True)
 class ManagerLink:
     """The Manager at ``url``, asked as the Hub, with refusals for users."""
@@ -183,24 +178,29 @@ class ManagerLink:
         """The pod of this job is about to be deleted, for its person ``why``. Never fails: the pod tells most of it."""
         await self._or_none(self._client.job_ended(job, user, why))
 
-    async def start_interrupted(self, user: str, server: str, job: str | None) -> None:
+    async def start_interrupted(
+        self, user: str, server: str, job: str | None, heard: Callable[[], None] = lambda: None
+    ) -> None:
         """Reports that the Hub stops this server, or its start, as this ``job`` if it was known by then.
 
         Never fails, and returns after a moment: a Manager that is away is told when it is back, as long as this Hub
-        lives. It would start again what was stopped. For a user who is removed with many servers one moment is waited,
-        and not one for each: a Manager that did not hear of the first server is away.
+        lives, and ``heard`` is called then. It would start again what was stopped. For a user who is removed with many
+        servers one moment is waited, and not one for each: a Manager that did not hear of the first server is away.
         """
         key = (user, server, job or "")
         waited = any(other != key and other[0] == user for other in _REPORTS)
         if key not in _REPORTS:
-            report = replace(self, until=None)._client.start_interrupted(*key)
-            _REPORTS[key] = asyncio.create_task(report, name=f"stop of {user}/{server}")
+            _REPORTS[key] = asyncio.create_task(self._report(*key, heard), name=f"stop of {user}/{server}")
             _REPORTS[key].add_done_callback(lambda _: _REPORTS.pop(key))
         await asyncio.wait({_REPORTS[key]}, timeout=0 if waited else STOP_SECONDS)
 
+    async def _report(self, user: str, server: str, job: str, heard: Callable[[], None]) -> None:
+        await replace(self, until=None)._client.start_interrupted(user, server, job)
+        heard()
+
     async def _until_heard(self, user: str, server: str) -> None:
         """The Manager has heard of every earlier stop of this server, or would take this start for what was stopped."""
-        reports = unheard_stops(user, server)
+        reports = [task for (*where, _), task in _REPORTS.items() if where == [user, server]]
         if reports and (await asyncio.wait(reports, timeout=self._client.seconds_left(ADMISSION_SECONDS)))[1]:
             raise self._refused(UNDECIDED, f"user={user} server={server!r} its last stop is still to be told")
 

@@ -9,8 +9,9 @@ Rules:
 
 * Without ``templates_dir`` every override leaves the work to its parent.
 * A refusal creates nothing: it is decided before the namespace, the claim or the pod are touched.
-* A stop of which a Manager that is away has not heard is reported until it has, and before the next start of the
-  server. If that start comes from the Manager, it was for the job that was stopped, and is refused.
+* A stop of which the Manager has not been notified is kept in the Hub's database with the server's state, from the
+  moment of the request: this Hub may be killed before the Manager is back. The next start of the server reports it
+  first. If that start comes from the Manager, it was for the job that was stopped, and is refused.
 * Nothing of a job with special permissions is created before it is approved, not even its home directory.
 """
 
@@ -63,6 +64,7 @@ from dlspawner.spawner.traits import JobTraits
 
 STATE_JOB, STATE_OPTIONS = "dlspawner_job", "dlspawner_options"
 STATE_ACCOUNT = "dlspawner_account"
+STATE_UNTOLD = "dlspawner_untold"  # the job, "" for one that was not known yet
 
 NO_SSH = "SSH is not set up on this Hub. Ask an administrator."
 _WRONG = (400, 403)  # statuses of requests that are refused for their options, not for a missing answer
@@ -134,7 +136,11 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
             pod_builder.STATE_SPECIAL: self._special,
             STATE_ACCOUNT: self._account,
         }
-        return {**super().get_state(), **{name: value for name, value in own.items() if value}}
+        state: dict[str, Any] = {**super().get_state(), **{name: value for name, value in own.items() if value}}
+        if self._unreported_stop is not None:
+            # Only the database knows it: several spawners may share this server's row.
+            state[STATE_UNTOLD] = self._unreported_stop
+        return state
 
     def load_state(self, state: dict[str, Any]) -> None:
         super().load_state(state)
@@ -220,8 +226,28 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
         """Cancels the job, or the Manager would start it again; survives a Manager that is away."""
         if self._may_wait:
             known = self._launch is not None and self._launch.job.id == self._job_id  # else it is a drawn one
-            manager, job = replace(self._manager, until=None), self._job_id if known else None
-            await manager.start_interrupted(self.user.name, self.name or "", job)
+            self._note_untold((self._job_id if known else None) or "")
+            await self._report_stop()
+
+    @property
+    def _unreported_stop(self) -> str | None:
+        """The job of a stop that the Manager may not have heard of."""
+        kept = (self.orm_spawner.state or {}).get(STATE_UNTOLD) if self.orm_spawner is not None else None
+        return kept if isinstance(kept, str) else None
+
+    def _note_untold(self, job: str | None) -> None:
+        session = self._hub_session
+        if session is None:
+            return  # the server was removed meanwhile
+        kept = {name: value for name, value in (self.orm_spawner.state or {}).items() if name != STATE_UNTOLD}
+        self.orm_spawner.state = kept if job is None else {**kept, STATE_UNTOLD: job}
+        session.commit()
+
+    async def _report_stop(self) -> None:
+        """The Manager hears of the last stop, at once or when it is back."""
+        manager = replace(self._manager, until=None)
+        heard = partial(self._note_untold, None)
+        await manager.start_interrupted(self.user.name, self.name or "", self._unreported_stop, heard)
 
     @property
     def _is_asked_by_service(self) -> bool:
@@ -539,7 +565,9 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
     async def _known_to_manager(self, *, asks: bool) -> tuple[str | None, UnixIds | None]:
         """Returns the pending job of this server, and the user's ids; with one request where the Manager gives them."""
         uids, where = self.settings.cluster.accounts, (self.user.name, self.name or "")
-        stopped = asks and bool(manager_link.unheard_stops(*where))
+        stopped = asks and self._unreported_stop is not None
+        if stopped:
+            await self._report_stop()
         numbers, job = await pod_builder.from_authenticator(self, uids), None
         if numbers is None and asks:
             job, account, numbers = await self._manager.prepare_start(*where, uids)

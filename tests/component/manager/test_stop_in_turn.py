@@ -137,3 +137,21 @@ def test_job_starts_although_the_hub_ends_during_its_start(hub: QuotaHub, stage:
     release(hub)
     hub.start_hub()
     wait_for(lambda: hub.ready() == [f"{user}/"], "it has started all the same", 90)
+
+
+@pytest.mark.parametrize("stage", STAGES[:3])
+def test_stop_that_the_manager_was_not_told_of_holds_after_a_kill_of_the_hub(hub: QuotaHub, stage: str) -> None:
+    """The Manager, which knows nothing of it, asks the Hub for the start again."""
+    person = start_until(hub, f"untold-{stage}", stage)
+    hub.kill("manager")
+    stopped = person.api("DELETE", person.server_path(""))
+    assert stopped.status_code in {202, 204}, stopped.text
+    wait_for(lambda: not hub.servers(), "the Hub has stopped it", 60)
+    assert hub.jobs(), "the Manager was not told"
+    hub.kill("hub")
+    release(hub)
+    hub.start_manager()
+    hub.start_hub()
+    wait_for(lambda: not hub.jobs(), "it is cancelled", 90)
+    wait_for(lambda: not hub.servers(), "the start that was asked for is refused", 60)
+    check_cancelled(hub, person)

@@ -8,12 +8,10 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiohttp import web
-from jupyterhub import orm
 
 from dlspawner.clients import manager as client
 from dlspawner.core.config import TeamQuota, TeamsConfig
@@ -141,29 +139,6 @@ async def test_a_stop_that_the_manager_missed_is_reported_before_the_next_start(
         away = False
         await starting
     assert heard == ["interrupted", asks]
-
-
-async def test_a_manager_that_missed_a_stop_cannot_have_the_server_started_for_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(manager, "STOP_SECONDS", 0.05)
-    away = True
-
-    async def answer(_: web.Request) -> web.Response:
-        found = {"job": None, "account": "alice", "uid": 20_000, "gid": 20_000}
-        return web.json_response(found, status=503 if away else 200)
-
-    async with answering(answer) as url:
-        spawner = make_spawner(monkeypatch, settings=SHARED, config={"manager_url": url, "manager_token": "token"})
-        spawner.user_options = {"template": "tensorboard"}
-        await spawner._interrupted()
-        spawner.handler = SimpleNamespace(current_user=orm.Service(name="jobs"))
-        starting = asyncio.ensure_future(spawner.load_user_options())
-        await asyncio.sleep(0)  # it has begun
-        away = False
-        with pytest.raises(errors.StartRefused, match="was stopped before it had started"):
-            await starting
-        await spawner.load_user_options()  # for a job of today
 
 
 async def test_another_server_does_not_wait_until_a_stop_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -339,11 +339,15 @@ class TailBuffer:
 
 
 class StampedLog:
-    """Takes a log with time stamps, piece by piece; what is new of it, without stamps and secrets, is in `take`."""
+    """Takes a log with time stamps, piece by piece; what is new of it, without stamps and secrets, is in `take`.
 
-    def __init__(self, known: LogMark, secrets: Iterable[bytes], most: int) -> None:
+    ``tail`` is how many of its last lines were asked for; 0 for what goes on where `known` ends, line by line.
+    """
+
+    def __init__(self, known: LogMark, secrets: Iterable[bytes], most: int, tail: int = LINES) -> None:
         self._known, self._mark, self._repeated = known, known, 0
-        self._masker, self._lines, self._line = Redactor(secrets), TailBuffer(most), TailBuffer(most)
+        self._masker, self._lines, self._line = Redactor(secrets, middle=tail > 0), TailBuffer(most), TailBuffer(most)
+        self._tail, self._read, self._follows = tail, 0, False
         self._rest = b""
         self._inside = self._skips = False
         self._pending = known  # the mark when the line that is being read has ended
@@ -369,8 +373,13 @@ class StampedLog:
             self._end_line()
         if ended or not self._masker.inside:
             self._mark = self._pending if ended else self._mark
-            self._lines.put(self._masker.end())
+            self._lines.put(self._masker.end(cut=self._cut))
         return self._lines.take(), self._mark, self._lines.lost
+
+    @property
+    def _cut(self) -> bool:
+        """True if lines may be missing before the first new one: too many, or deleted by the node."""
+        return not self._follows and (bool(self._known.stamp) or self._read >= self._tail)
 
     def _put(self, part: bytes) -> None:
         if not self._inside:
@@ -384,12 +393,14 @@ class StampedLog:
         again = stamp == self._known.stamp and self._repeated < self._known.lines
         self._repeated += again
         if again or stamp < self._known.stamp:
+            self._follows = True
             return True
         same = stamp == self._pending.stamp
         self._pending = LogMark(stamp, self._pending.lines + 1 if same else 1)
         return False
 
     def _end_line(self) -> None:
+        self._read += 1
         if not self._skips:
             lost = self._line.lost
             self._lines.put(self._masker.feed(self._line.take()))

@@ -120,7 +120,7 @@ class LogReader:
 
     async def _last(self, run: ContainerRun, source: PodLogSource) -> tuple[bytes, LogMark]:
         """The last lines, and where the log goes on."""
-        reader = StampedLog(LogMark(), source.secrets, self._keeper.keeping.most)
+        reader = StampedLog(LogMark(), source.secrets, self._keeper.keeping.most, _LAST + _BEFORE)
         wanted = LogRequest(run.container, timestamps=True, tail=_LAST + _BEFORE, seconds=_READ_SECONDS)
         async for piece in self._keeper.cluster.log(run.pod, source.namespace, wanted):
             reader.feed(piece)
@@ -131,7 +131,7 @@ class LogReader:
         self, run: ContainerRun, source: PodLogSource, place: FollowCursor, seconds: float
     ) -> AsyncGenerator[bytes, None]:
         mark = place.mark or LogMark()
-        reader = StampedLog(mark, source.secrets, self._keeper.keeping.most)
+        reader = StampedLog(mark, source.secrets, self._keeper.keeping.most, 0)
         tail = None if mark.stamp else _LAST + _BEFORE
         wanted = LogRequest(run.container, follow=True, timestamps=True, tail=tail, since=mark.stamp, seconds=seconds)
         try:
@@ -147,12 +147,13 @@ class LogReader:
 
     async def _read(self, run: ContainerRun, source: PodLogSource, lines: int) -> LogText:
         """Its last lines, and some before them."""
-        ring, masker = TailBuffer(self._keeper.keeping.most), Redactor(source.secrets)
+        ring, masker, read = TailBuffer(self._keeper.keeping.most), Redactor(source.secrets, middle=True), 0
         tail = min(LINES, lines + _BEFORE)
         wanted = LogRequest(run.container, previous=run.previous, tail=tail, seconds=_READ_SECONDS)
         async for piece in self._keeper.cluster.log(run.pod, source.namespace, wanted):
+            read += piece.count(b"\n")
             ring.put(masker.feed(piece))
-        ring.put(masker.end())
+        ring.put(masker.end(cut=read >= tail))
         body = ring.take()
         return LogText(body, SHORT if ring.lost else "")
 

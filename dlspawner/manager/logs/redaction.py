@@ -20,6 +20,9 @@ _KEY_BEGINS = re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----")
 _KEY_ENDS = re.compile(rb"-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----")
 _LONGEST_KEY = 32 * 1024
 _LONGEST_MARK = 80
+# Lines as they are inside of a key: of base64, of PEM's own headers, empty. Those that fill the width tell most.
+_IN_KEY = re.compile(rb"\s{0,40}(?:[A-Za-z0-9+/]{1,200}={0,2}|[A-Z][A-Za-z-]{1,30}: [ -~]{1,200}|)\s{0,40}")
+_FULL = re.compile(rb"\s{0,40}(?![0-9A-Fa-f]+\s{0,40}$)[A-Za-z0-9+/]{60,200}={0,2}\s{0,40}")
 _LOOKS = (
     re.compile(rb"([?&](?:token|access_token|code|state)=)[^\s&\"'<>]{8,}", re.IGNORECASE),
     re.compile(rb"(authorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?(?:token|bearer|basic)\s{1,4})[^\s\"']+", re.IGNORECASE),
@@ -41,18 +44,17 @@ _HARMLESS: dict[int, str] = {
 
 
 class Redactor:
-    """Hides secrets in a stream of bytes, in pieces of any size; its results end with whole lines.
+    """Hides secrets in a stream of bytes, in pieces of any size; its results end with whole lines."""
 
-    A private key is known by its first line: one of which a node has deleted that line is not.
-    """
-
-    def __init__(self, secrets: Iterable[bytes] = ()) -> None:
+    def __init__(self, secrets: Iterable[bytes] = (), *, middle: bool = False) -> None:
+        """``middle``: what comes may begin in the middle of a private key."""
         known = {part for one in secrets for part in one[:LONGEST_SECRET].split(b"\n") if len(part) >= _SHORTEST_SECRET}
         longest_first = sorted(known, key=lambda one: (-len(one), one))
         self._known = re.compile(b"|".join(map(re.escape, longest_first))) if known else None
         self._held = b""
         self._key_bytes = -1  # of a private key without its end yet; none while negative
         self._key_tail = b""  # of it, in which its end may have begun
+        self._opening = _Opening() if middle else None
 
     @property
     def inside(self) -> bool:
@@ -61,6 +63,15 @@ class Redactor:
 
     def feed(self, data: bytes) -> bytes:
         """Returns the text so far that may be shown and was not returned before."""
+        return self._pass(data if self._opening is None else self._opening.feed(data))
+
+    def end(self, *, cut: bool = True) -> bytes:
+        """The rest; ``cut``: what came did begin in the middle, so lines that look like a key's are taken for some."""
+        opened = self._pass(self._opening.end(cut=cut)) if self._opening is not None else b""
+        rest, self._held = self._hide(self._held), b""
+        return opened + rest
+
+    def _pass(self, data: bytes) -> bytes:
         if self._key_bytes < 0:
             data, self._held = self._held + data, b""
         text = self._hide(self._held + self._without_keys(data))
@@ -69,11 +80,6 @@ class Redactor:
             cut = len(text) - _HELD
         self._held = text[cut:]
         return text[:cut]
-
-    def end(self) -> bytes:
-        """Returns the rest."""
-        rest, self._held = self._hide(self._held), b""
-        return rest
 
     def _hide(self, text: bytes) -> bytes:
         if self._known is not None:
@@ -101,6 +107,44 @@ class Redactor:
                 return b"".join(shown)
             text, self._key_bytes = text[end.end() if end else 0 :], -1
         return b"".join((*shown, text))
+
+
+class _Opening:
+    """The first lines of what may begin in the middle of a private key: held until one tells whether it does."""
+
+    def __init__(self) -> None:
+        self._lines, self._rest, self._size, self._sure = list[bytes](), b"", 0, False
+
+    def feed(self, data: bytes) -> bytes:
+        """Returns the text outside such a key, once that is known."""
+        if self._sure:
+            return data
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for number, line in enumerate(lines, 1):
+            self._lines.append(line)
+            self._size += len(line) + 1
+            end = _KEY_ENDS.search(line)
+            if end is not None and not _KEY_BEGINS.search(line):
+                self._lines = [MASK + line[end.end() :]]
+            if end is not None or self._size > _LONGEST_KEY or not _IN_KEY.fullmatch(line):
+                self._lines += lines[number:]
+                return self._release()
+        return self._release() if len(self._rest) > _LONGEST_KEY else b""
+
+    def end(self, *, cut: bool) -> bytes:
+        """Returns the text that is still held; only a mark if it looks like a key."""
+        broken = bool(self._rest)  # a last line without its end is judged like the others
+        held = self.feed(b"\n" if broken else b"")
+        if not self._sure:
+            if cut and any(map(_FULL.fullmatch, self._lines)):
+                self._lines = [MASK]
+            held = self._release()
+        return held.removesuffix(b"\n") if broken else held
+
+    def _release(self) -> bytes:
+        held = b"\n".join((*self._lines, self._rest))
+        self._lines, self._rest, self._sure = [], b"", True
+        return held
 
 
 def readable(data: bytes) -> str:

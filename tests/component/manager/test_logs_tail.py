@@ -72,6 +72,13 @@ def test_private_key_is_hidden_wherever_readings_end(later: int) -> None:
             assert kept == b"hello\n[secret]\ngoodbye\n", (first, second)
 
 
+def test_private_key_is_hidden_after_log_rotation() -> None:
+    log = [line(1 + number, text) for number, text in enumerate(WITH_KEY)]
+    _, mark = read(log[0])
+    assert read(b"".join(log[3:]), mark)[0] == b"[secret]\ngoodbye\n"
+    assert b"MII" not in read(b"".join(log[3:5]), mark)[0]
+
+
 def test_unfinished_key_is_hidden_unless_it_is_too_long() -> None:
     begun = b"".join(line(number, text) for number, text in enumerate(KEY))
     assert read(begun, ended=True) == (b"[secret]", LogMark(f"{SECOND}.{len(KEY) - 1:09}Z", 1))

@@ -48,9 +48,39 @@ def test_a_secret_anywhere_in_an_endless_line_is_hidden() -> None:
         assert shown == filler + b"[secret]" + filler
 
 
+BODY = b"MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQDKx0+yZ1nSbV7g\n"
+END = b"-----END PRIVATE KEY-----"
+
+
+@pytest.mark.parametrize(
+    ("printed", "kept"),
+    [
+        pytest.param(BODY * 3 + b"Zm9v\n" + END + b" ok\nb\n", b"[secret] ok\nb\n", id="its middle and its end"),
+        pytest.param(b"Zm9v\n" + END + b"\n", b"[secret]\n", id="its last line and its end"),
+        pytest.param(END + b"\nb\n", b"[secret]\nb\n", id="its end alone"),
+        pytest.param(b"DEK-Info: AES-256\n\n" + BODY + END, b"[secret]", id="the middle of an encrypted one"),
+        pytest.param(b"\n".join(b"  " + one for one in (BODY[:-1], END)), b"[secret]", id="indented, as in YAML"),
+        pytest.param(BODY * 3, b"[secret]\n", id="its middle, and the end is not there yet"),
+        pytest.param(BODY * 3 + b"Zm", b"[secret]", id="not even the end of a line"),
+        pytest.param(BODY + b"hello!\n", BODY + b"hello!\n", id="what only looks like one for a while"),
+        pytest.param(b"12\n34\n", b"12\n34\n", id="words and numbers"),
+        pytest.param(b"f" * 64 + b"\n", b"f" * 64 + b"\n", id="a checksum"),
+        pytest.param(b"a b\n" + KEY + b"\n", b"a b\n[secret]\n", id="a whole key later on"),
+        pytest.param(KEY + b"\nb\n", b"[secret]\nb\n", id="a whole key at once"),
+    ],
+)
+@pytest.mark.parametrize("size", [0, 1, 7], ids=["at once", "byte by byte", "in pieces"])
+def test_a_key_is_hidden_from_its_middle_on(printed: bytes, kept: bytes, size: int) -> None:
+    assert masked(printed, size, Redactor([TOKEN], middle=True)) == kept
+
+
 def test_text_that_only_looks_like_a_key_is_kept() -> None:
+    masker = Redactor(middle=True)
+    assert masker.feed(BODY) + masker.end(cut=False) == BODY
     begun = masked(b"-----BEGIN PRIVATE KEY-----\n" + b"line\n" * 20_000 + b"the end\n", 4096)
     assert b"the end" in begun, "longer than any key"
+    endless = Redactor(middle=True)
+    assert sum(len(endless.feed(BODY)) for _ in range(1000)) > 900 * len(BODY), "longer than any key"
 
 
 @pytest.mark.parametrize(
@@ -80,7 +110,7 @@ def test_shown_text_is_harmless(printed: bytes, shown: str) -> None:
 )
 def test_time_is_linear_in_the_size(printed: bytes) -> None:
     began = time.process_time()
-    masked(printed, 4096, Redactor())
+    masked(printed, 4096, Redactor(middle=True))
     matching(readable(printed), "x")
     assert time.process_time() - began < 10
 

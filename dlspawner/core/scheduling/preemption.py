@@ -353,14 +353,16 @@ def over_quota_jobs(world: ClusterState) -> tuple[Job, ...]:
 def restorable(turned: Iterable[Job], world: ClusterState) -> tuple[Job, ...]:
     """Of the jobs that turned preemptible for a lowered quota those that their team's quota has room for, oldest first.
 
-    One that has notice leaves: its place was promised to another job.
+    One that has notice is among them only where it is on its team's share: there the place that it should leave was
+    promised to a guest, who has to look for another one. Elsewhere its place is reserved for its owner.
     """
     found: list[Job] = []
     left: dict[tuple[str, str], int] = {}
     for job in sorted(turned, key=_age):
         kind = job.request.gpu_type
-        stays = job.preemptible and job.holds and not job.terminating
-        if kind is None or not stays or world.team(job.team) is None:
+        if kind is None or not (job.preemptible and job.holds) or world.team(job.team) is None:
+            continue
+        if job.terminating and (job.notice is None or not _on_its_share(job, kind, world)):
             continue
         whose = (job.team, kind)
         rest = left[whose] = left[whose] if whose in left else world.available_quota(*whose)
@@ -368,6 +370,23 @@ def restorable(turned: Iterable[Job], world: ClusterState) -> tuple[Job, ...]:
             found.append(job)
             left[whose] = rest - job.request.gpus
     return tuple(found)
+
+
+def _on_its_share(job: Job, kind: str, world: ClusterState) -> bool:
+    """True if the job, if guaranteed, would take no more than its team's share of each of its nodes."""
+    share = world.quota_by_team(kind).get(job.team, {})
+    for name in set(job.nodes):
+        room = world.rooms.get(name) if name is not None else None
+        if room is None or share.get(room.node.name, 0) < _guaranteed_with(job, room):
+            return False
+    return True
+
+
+def _guaranteed_with(job: Job, room: NodeInfo) -> int:
+    """Milli-GPUs that the team's guaranteed jobs hold there or were promised, and those of the job."""
+    resource = next(pod.resource for pod in job.request.pods if pod.resource)
+    own = resources_needed(room.allocations.get(job.id, ()), resource).gpus
+    return room.guaranteed_by_team.get(resource, {}).get(job.team, 0) + own
 
 
 def _age(job: Job) -> tuple[datetime, str]:

@@ -51,6 +51,7 @@ def turned(name: str, gpus: int, age: int, where: str = "n1", **more: object) ->
     return runs(name, str(more.pop("of", "a")), gpus, where, preemptible=True, age=age * HOUR, **more)
 
 
+SOON = {"notice": NOW + MINUTE}
 AGAIN: dict[str, tuple[tuple[Team | Node | Job, ...], str]] = {
     "all that the quota has room for": ((*TWO, turned("j", 4, 1), turned("k", 4, 2)), "k j"),
     "the oldest first": ((*TWO, runs("r", "a", 4, "n1"), turned("j", 4, 1), turned("k", 4, 2)), "k"),
@@ -64,7 +65,15 @@ AGAIN: dict[str, tuple[tuple[Team | Node | Job, ...], str]] = {
         "",
     ),
     "none that is stopping": ((*TWO, turned("j", 1, 1, state=JobState.STOPPING)), ""),
-    "none with a notice": ((*TWO, turned("j", 1, 1, notice=NOW + MINUTE)), ""),
+    "one that should leave its team's share for a guest": (
+        (*TWO, turned("j", 8, 1, **SOON), queues("q", "b", 8, nodes=("n1",))),
+        "j",
+    ),
+    "not one that should leave the share of others": ((*TWO, turned("j", 8, 1, "n2", **SOON)), ""),
+    "not one that should leave for its own team's share": (
+        (team("a", 16), N1, N2, turned("j", 8, 1, **SOON), queues("q", "a", 8, nodes=("n1",))),
+        "",
+    ),
     "all where no team has a quota any more": ((Team("a"), N1, turned("j", 8, 1)), "j"),
 }
 
@@ -101,4 +110,4 @@ def test_quota_lowered_and_raised_restores_what_fits(
     left = here.available_quota("a", "a100")
     assert here.guaranteed("a", "a100") <= max(before, raised * GPU)
     assert {job.id for job in back} <= {job.id for job in beyond}
-    assert all(job.request.gpus > left for job in here.jobs.values() if job.preemptible and not job.terminating)
+    assert all(job.request.gpus > left for job in here.jobs.values() if job.preemptible)

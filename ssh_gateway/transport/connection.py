@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import sys
+import termios
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -75,6 +77,19 @@ class RelayConnection(FastConnection):
         return self._write_paused or not self._kex_complete
 
     @property
+    def arrived(self) -> bool:
+        """True if the other end's kernel has all that was sent: no slow network or full buffer explains a delay."""
+        link = self._transport
+        if link is None or link.get_write_buffer_size():
+            return False
+        if isinstance(link, JumpChannel):
+            outer = link.get_connection()
+            # The outer connection may be paused just now, with the answer in it.
+            return isinstance(outer, RelayConnection) and outer._reading and outer.arrived
+        unsent = fcntl.ioctl(link.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+        return int.from_bytes(unsent, sys.byteorder) == 0
+
+    @property
     def lost(self) -> bool:
         """True if the other end was sent data, and its computer has not answered for a minute or two."""
         link = self._transport
@@ -141,9 +156,14 @@ class RelayConnection(FastConnection):
         # asyncssh puts an IGNORE before every packet, against an attack on CBC ciphers, which are not offered.
         if pkttype != MSG_IGNORE:
             super().send_packet(pkttype, *args, handler=handler)
-            if len(self._deferred_packets) > MOST_DEFERRED and pkttype != MSG_DISCONNECT and not self.ended:
-                self._send_disconnect(asyncssh.DISC_KEY_EXCHANGE_FAILED, UNFINISHED, "en-US")
-                self._force_close(asyncssh.KeyExchangeFailed(UNFINISHED))
+            if len(self._deferred_packets) > MOST_DEFERRED and pkttype != MSG_DISCONNECT:
+                self.end_unfinished()
+
+    def end_unfinished(self) -> None:
+        """Ends an unfinished key exchange, with a reason for the other end and for the owner."""
+        if self._transport is not None:
+            self._send_disconnect(asyncssh.DISC_KEY_EXCHANGE_FAILED, UNFINISHED, "en-US")
+            self._force_close(asyncssh.KeyExchangeFailed(UNFINISHED))
 
     def log_sent_packet(self, *_args: object, **_kwargs: object) -> None:
         """Does nothing: asyncssh formats its log strings for every packet, also without a handler."""

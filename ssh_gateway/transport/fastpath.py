@@ -28,10 +28,10 @@ asyncssh's own layer.
 from __future__ import annotations
 
 import asyncio
-import functools
 import hmac
 import os
 import struct
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -567,10 +567,17 @@ class SharedBuffers:
                 self.writing = False
 
 
-@functools.cache
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.buffers = SharedBuffers()
+
+
+_of_thread = _OfThread()
+
+
 def shared_buffers() -> SharedBuffers:
-    """Returns the buffers of this process, which has one event loop."""
-    return SharedBuffers()
+    """Returns the buffers of this thread, which has one event loop."""
+    return _of_thread.buffers
 
 
 class BufferedReader(asyncio.BufferedProtocol):

@@ -1,4 +1,4 @@
-"""The client's leg: calls of its `LoginHandler` during a login, and proofs of host keys."""
+"""The client's leg: calls of its `LoginHandler` during a login, and the time limit of key exchanges."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ from ssh_gateway.transport.connection import RelayConnection
 from ssh_gateway.transport.keys import SIGNATURE_ALGS, is_strong
 from ssh_gateway.transport.reading import certificate_in, certificate_of, is_key, is_signed_well, signed_with
 from ssh_gateway.transport.streams import LONGEST, JumpChannel, StreamScheduler
+
+# The time for a client to finish a key exchange that it began itself, counted while everything sent to it has arrived.
+# A client needs a second; the minutes are for a suspended client, which costs no more than an idle one.
+EXCHANGE_SECONDS = 600.0
+EXCHANGE_LOOK_SECONDS = 20.0
 
 
 class LoginHandler(asyncssh.SSHServer):
@@ -54,6 +59,8 @@ class Downstream(RelayConnection, asyncssh.SSHServerConnection):
 
     # The name of the present login as the client sent it; asyncssh's is folded by SASLprep.
     login_name = ""
+
+    _exchange_timer: asyncio.TimerHandle | None = None
 
     def __init__(
         self,
@@ -133,6 +140,9 @@ class Downstream(RelayConnection, asyncssh.SSHServerConnection):
             raise asyncssh.ProtocolError("new keys are for after the login")
         if pkttype == MSG_USERAUTH_REQUEST:
             packet = self._read_login(packet)
+        # An exchange that the gateway began has no limit: a suspended client delays it like everything else.
+        if pkttype == MSG_KEXINIT and self._auth_complete and not self.rekeying:
+            self._look_for_keys(self._loop.time())
         return super().process_packet(pkttype, pktid, packet)
 
     def _read_login(self, request: SSHPacket) -> SSHPacket:
@@ -147,6 +157,33 @@ class Downstream(RelayConnection, asyncssh.SSHServerConnection):
         request = SSHPacket(payload)
         request.get_byte()
         return request
+
+    def _look_for_keys(self, since: float) -> None:
+        """Ends the connection if the client has abandoned its key exchange, else checks again later.
+
+        ``since`` is the time from which the client has had everything that it needs.
+        """
+        now = self._loop.time()
+        if not self.arrived:
+            since = now
+        if now - since >= EXCHANGE_SECONDS:
+            self.end_unfinished()
+        else:
+            self._exchange_timer = self._loop.call_later(EXCHANGE_LOOK_SECONDS, self._look_for_keys, since)
+
+    def _look_no_more(self) -> None:
+        if self._exchange_timer is not None:
+            self._exchange_timer.cancel()
+            self._exchange_timer = None
+
+    def _send_deferred_packets(self) -> None:
+        if not self.rekeying:
+            self._look_no_more()
+        super()._send_deferred_packets()
+
+    def _cleanup(self, exc: Exception | None) -> None:
+        self._look_no_more()
+        super()._cleanup(exc)
 
     def _login_timer_callback(self) -> None:
         self._login_timer = None

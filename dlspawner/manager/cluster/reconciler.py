@@ -298,6 +298,8 @@ class Reconciler:
         if not pod.gated:
             self.book.gated.pop(pod.uid, None)
         before = await self._before(pod)
+        if await self._was_nobodys(pod):
+            self._jobs[pod.uid] = f"{EXTERNAL_POD_PREFIX}{pod.uid}"
         await self.book.transact(lambda turn: self._covered(turn, pod, before))
 
     async def remove(self, uid: str, last: ObservedPod | None = None) -> None:
@@ -318,6 +320,11 @@ class Reconciler:
         if pod.over or claimed is None or claimed.id in records or f"{EXTERNAL_POD_PREFIX}{pod.uid}" in records:
             return None
         return await self.ledger.find(claimed.id)
+
+    async def _was_nobodys(self, pod: ObservedPod) -> bool:
+        """True if this pod, which has ended and is new to this term, was an earlier leader's unadmitted pod."""
+        claims = pod.over and pod.job is not None and pod.job.id in self.book.records and pod.uid not in self._jobs
+        return claims and await self.ledger.find(f"{EXTERNAL_POD_PREFIX}{pod.uid}") is not None
 
     def _covered(self, turn: Transaction, pod: ObservedPod, before: JobRecord | None) -> None:
         """Processes a pod with a job's label: what it means for the record that covers it."""

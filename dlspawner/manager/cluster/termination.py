@@ -175,10 +175,19 @@ class JobEnder:
 
     async def end(self, record: JobRecord, who: str) -> bool:
         """Ends a job in any state; False when it has ended, or ends already."""
-        now = self.book.records.get(record.job.id)
-        if now is None or (now.job.state is JobState.STOPPING and not now.job.requeue):
+        now: JobRecord | None = record
+        while now is not None:
+            if await self._end(now, who):
+                return True
+            before, now = now, self.book.records.get(record.job.id)
+            if now is not None and now.job.state is before.job.state:
+                return False
+        return False
+
+    async def _end(self, record: JobRecord, who: str) -> bool:
+        job = record.job
+        if job.state is JobState.STOPPING and not job.requeue:
             return False
-        job = now.job
         if job.state is not JobState.RUNNING:
             return await self.book.transact(lambda turn: _cancel(turn, job, who))
         if who != job.user:

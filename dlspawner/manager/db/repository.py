@@ -101,6 +101,14 @@ class JobRepository:
         )
         return None if row is None else db_jobs.from_row(row)
 
+    async def events(self, job: str) -> list[tuple[datetime, JobState, str]]:
+        query = select(job_events).where(job_events.c.job == job).order_by(job_events.c.id)
+
+        def read(connection: Connection) -> list[tuple[datetime, JobState, str]]:
+            return [(row.at, JobState(row.state), row.reason) for row in connection.execute(query)]
+
+        return await self._store.read(read)
+
     async def page(self, viewer: Viewer, wanted: JobFilter, after: JobCursor | None, limit: int) -> list[JobHistory]:
         """Returns the jobs that the viewer may see and the filter takes, ended ones too, newest first."""
         return await self._store.read(lambda connection: db_jobs.read_page(connection, viewer, wanted, after, limit))

@@ -174,7 +174,7 @@ class Acting(LeaderElector):
     async def reasons(self, request: AdmissionRequest) -> list[str]:
         """The reasons of all events of a job."""
         await self.settled()
-        return [one.reason for one in await self.ledger.history(request.job)]
+        return [reason for _, _, reason in await self.ledger.events(request.job)]
 
     async def until_reason(self, request: AdmissionRequest, reason: str, count: int = 1) -> None:
         async def written() -> bool:

@@ -27,7 +27,11 @@ from dlspawner.errors import Problem
 
 _TAG = "tag:yaml.org,2002:"
 _SCALARS = frozenset({"str", "int", "float", "bool", "null", "timestamp"})
-_DEEPEST = 60
+_DEEPEST, _LARGEST = 60, 50_000
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")  # unfit for pages and for programs
+_LARGEST_NUMBER = 10**18
+
+_UNWRITABLE = "holds a character that no text may hold (\\0, or half of one)."
 
 _Kind = TypeVar("_Kind", bound=Enum)
 
@@ -286,14 +290,17 @@ def read(path: Path, problems: Problems) -> Entry | None:
 
 @dataclass(slots=True)
 class _Builder:
-    """Turns YAML nodes into entries."""
+    """Turns YAML nodes into entries; counts them, because aliases can make a small file endless."""
 
     file: str
     problems: Problems
+    count: int = 0
 
     def build(self, node: yaml.Node, path: str, depth: int) -> Entry:
-        if depth > _DEEPEST:
-            self._problem(node, path, "the file is too deep here (an alias of itself?).")
+        self.count += 1
+        if depth > _DEEPEST or self.count > _LARGEST:
+            if self.count <= _LARGEST + 1 or depth > _DEEPEST:
+                self._problem(node, path, "the file is too large or too deep here (an alias of itself?).")
             return self._entry(None, node, path)
         if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
             return self._entry(self._mapping(node, path, depth), node, path)
@@ -314,6 +321,9 @@ class _Builder:
                 self._problem(key_node, below, f"this key is already in line {built[key].line}.")
                 continue
             child = self.build(value_node, below, depth + 1)
+            if _NO_TEXT.search(key):
+                self._problem(key_node, path, _UNWRITABLE)
+                continue
             built[key] = Entry(child.value, self.file, key_node.start_mark.line + 1, below, self.problems)
         return built
 
@@ -322,6 +332,9 @@ class _Builder:
         if not isinstance(node, yaml.ScalarNode) or kind not in _SCALARS:
             self._problem(node, path, f"the tag {node.tag.replace(_TAG, '!!')} is not read here.")
             return None
+        if _NO_TEXT.search(node.value):
+            self._problem(node, path, _UNWRITABLE)
+            kind = "null"
         if kind == "null":
             return None
         if kind in {"str", "timestamp"}:
@@ -330,10 +343,13 @@ class _Builder:
             value = yaml.SafeLoader("").construct_object(node)
         except (ValueError, OverflowError, LookupError):  # `!!bool perhaps` is the last
             return node.value
-        if isinstance(value, float) and not math.isfinite(value):
+        if isinstance(value, int) and abs(value) > _LARGEST_NUMBER:
+            self._problem(node, path, "the number is too large.")
+        elif isinstance(value, float) and not math.isfinite(value):
             self._problem(node, path, "must be a finite number.")
-            return None
-        return value
+        else:
+            return value
+        return None
 
     def _entry(self, value: Any, node: yaml.Node, path: str) -> Entry:
         return Entry(value, self.file, node.start_mark.line + 1, path, self.problems)

@@ -420,6 +420,12 @@ WRONG_TEAMS = {
         "  b: {quota: {a100: 0.5}}",
         "teams.b.quota.a100: 0.5 is no whole number of 1 GPU.",
     ),
+    "half a character": ('  b: {title: "\\ud800"}', "teams.b.title: holds a character that no text may hold"),
+    "the end of a text of C": ('  "b\\0": {}', "teams: holds a character that no text may hold"),
+    "a number of thousands of digits": (
+        "  b: {borrow_limit: 0x" + "f" * 5000 + "}",
+        "teams.b.borrow_limit: the number is too large.",
+    ),
     "an admin twice": ("  b: {admins: [x, x]}", "teams.b.admins[1]: “x” is already in line 4."),
     "blocked that is no list": ("blocked: eve", "blocked: must be a list, not “eve”."),
 }

@@ -154,7 +154,7 @@ LONGEST = 8192  # bytes of a request
 
 
 class ProbeHandler(RequestHandler):
-    """Answers a request of any method."""
+    """Answers requests for health, readiness and metrics, whatever their method."""
 
     def initialize(self, ready: Callable[[], bool], metrics: Callable[[], bytes]) -> None:
         self._ready = ready
@@ -176,7 +176,12 @@ def serve_health(ip: str, port: int, ready: Callable[[], bool], metrics: Callabl
     parts = {"ready": ready, "metrics": metrics}
     application = Application([(r".*", ProbeHandler, parts)], log_function=lambda _handler: None)
     server = HTTPServer(
-        application, no_keep_alive=True, idle_connection_timeout=SECONDS, max_header_size=LONGEST, max_body_size=LONGEST
+        application,
+        no_keep_alive=True,
+        idle_connection_timeout=SECONDS,
+        body_timeout=SECONDS,
+        max_header_size=LONGEST,
+        max_body_size=LONGEST,
     )
     listening = sockets.listen(ip, port)
     listening.setblocking(False)

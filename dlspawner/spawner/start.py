@@ -63,7 +63,7 @@ class StartingSpawner(KubeSpawner):
         Seconds after which a pod of this Hub that belongs to no server in its database is ended, with its grace period:
         it holds GPUs, and nobody can reach or stop it. They are counted from the moment at which this Hub process first
         saw it so, with a warning in the log. The default, a quarter of an hour, is time to notice that a Hub was
-        started with the wrong database. 0 means never. Nor does it happen with enable_user_namespaces: the
+        started with the wrong database. 0 means never. With enable_user_namespaces no pod is ended: the
         Hub then sees the pods of all namespaces, and another Hub of the cluster may have the same address.
         """,
     )

@@ -322,6 +322,7 @@ def _when(event: PodDict) -> str:
 
 # JupyterHub gives a start up after start_timeout without a word of ours: we are so much earlier, to give the reason.
 _EARLIER_SECONDS = 5.0
+_LAST_LOOK_SECONDS = 1.0
 
 
 def look_pauses() -> Iterator[float]:
@@ -358,7 +359,7 @@ class StartMonitor:
         tracing.event("pod: created")
         seen, pod, closer = False, None, None
         ahead = look_pauses()
-        look_at = _now() + next(ahead)
+        look_at = self._look_at(next(ahead))
         while True:
             latest = self._latest(created)
             seen = seen or uid(self._gone) == uid(created)
@@ -366,7 +367,7 @@ class StartMonitor:
                 # The watch may be behind the creation; once it has seen the pod, none is a pod that was removed.
                 pod, seen, closer = latest, True, None
                 ahead = look_pauses()
-                look_at = _now() + next(ahead)
+                look_at = self._look_at(next(ahead))
             if seen:
                 tracing.pod_seen(latest or {})
                 self._judge(latest, created)
@@ -378,7 +379,12 @@ class StartMonitor:
                 continue
             if _now() >= look_at:
                 closer = await self._look(pod, closer)
-                look_at = _now() + next(ahead)
+                look_at = self._look_at(next(ahead))
+
+    def _look_at(self, pause: float) -> float:
+        """When to look closer next; nothing is given up without a last look."""
+        last = self.since + self.seconds - min(_LAST_LOOK_SECONDS, self.seconds / 4)
+        return min(_now() + pause, last) if _now() < last else _now() + pause
 
     def _latest(self, created: PodDict) -> PodDict | None:
         latest: PodDict | None = self.pods.watch.pods.get(self.pods.key)

@@ -14,7 +14,7 @@ from jupyterhub import crypto
 
 from dlspawner import bootstrap, cli
 from dlspawner.clients import kubernetes
-from tests.harness import live_cluster
+from dlspawner.devcluster.api import server
 
 
 class Namespace:
@@ -85,10 +85,12 @@ async def test_a_second_run_changes_nothing_and_neither_prints_a_value(
         kept = await client.list(kubernetes.SECRETS, "default")
         return sorted(capsys.readouterr().out.splitlines()), {one["metadata"]["name"]: one["data"] for one in kept}
 
-    async with live_cluster.running(tmp_path), await kubernetes.KubernetesClient.connect(kubeconfig) as client:
+    api = await server.start(tmp_path)
+    async with await kubernetes.KubernetesClient.connect(kubeconfig) as client:
         printed, made = await run()
         assert printed == sorted(f"secret {name}: made" for name in made)
         assert await run() == (sorted(f"secret {name}: kept" for name in made), made)
+    await api.stop()
     values = [value for data in made.values() for key, value in data.items() if key != "url"]
     assert len(set(values)) == len(values), "two secrets are the same"
 

@@ -247,6 +247,16 @@ async def test_a_pod_that_runs_while_the_watch_is_silent_is_found(
     assert watch.pods[KEY]["status"]["phase"] == "Running"
 
 
+async def test_a_start_reads_the_pod_before_it_gives_up(watch: PodWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start_problems, "look_pauses", lambda: iter([1000.0] * 10))
+    start = Start(watch, seconds=4)
+    start.show(CREATING)
+    start.version_of(RUNNING)
+    await start.waiting.until_running(start.created)
+
+    assert watch.pods[KEY]["status"]["phase"] == "Running"
+
+
 async def test_an_earlier_pod_in_the_watch_is_ignored(watch: PodWatch) -> None:
     start = Start(watch)
     start.watch.resources = {KEY: {"metadata": {"uid": "an earlier one"}, "status": {"phase": "Failed"}}}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dlspawner import cli
+from dlspawner.core.job import JobState
 from dlspawner.manager.admission.service import AdmissionRequest
 from tests.component.manager.api_client import TEAMS, asked, decides
 from tests.component.manager.manager_harness import until, wants
@@ -31,6 +32,15 @@ async def waits(served: Served, user: str = "alice", gpus: int = 3, **more: Any)
 def ids(answer: tuple[int, dict[str, Any]]) -> list[str]:
     assert answer[0] == 200, answer
     return [one["job"] for one in answer[1]["items"]]
+
+
+async def test_token_of_a_team_admin_that_only_reads_decides_nothing(world: World, served: Served) -> None:
+    reader = world.token("vera", ("access:services!service=jobs", "read:servers!user=vera"))
+    job = await waits(served)
+    assert ids(await served.ask(reader, "approvals")) == [job.job]
+    for word in ("approve", "deny"):
+        assert (await served.ask(reader, f"jobs/{job.job}/{word}", "POST"))[0] == 403
+    assert served.acting.state(job) is JobState.PENDING_APPROVAL
 
 
 async def test_own_request_is_decided_by_administrators_of_the_hub_only(world: World, served: Served) -> None:

@@ -11,7 +11,8 @@ reservation has expired: then nothing is left behind, and the job is in its plac
   such a failure, or a refusal that passes. The turn is over at once, with a longer pause each time, and the job ends
   after many.
 * It wants a fresh login: *login-required*. The job holds nothing and keeps its place, and the person is told.
-* It says that the server runs: later, because it may not have noticed yet that the pod is gone.
+* It says that the server runs: later, because it may not have noticed yet that the pod is gone; if another job of ours
+  runs there, this one ends.
 * It refuses: the job keeps its place, and blocks no other job; its user reads why, and it is requested now and then.
 * It has no such server any more, or has started nothing after many turns: the job ends, with the reason.
 
@@ -142,7 +143,11 @@ class Dispatcher:
         if server is None:
             return _Failure(EventReason.NO_SERVER, lifecycle.SERVER_REMOVED)
         if server.ready:  # as far as the Hub knows: it looks at pods now and then only
-            return JobState.RUNNING
+            return (
+                _Failure(EventReason.RUNS_ALREADY, "The server runs already.")
+                if self._replaced(job)
+                else JobState.RUNNING
+            )
         if server.pending:
             return JobState.STARTING if server.pending == "spawn" else None
         if self._answers.get(turn) is JobState.STARTING:
@@ -174,6 +179,9 @@ class Dispatcher:
     async def _server(self, job: Job) -> HubServer | None:
         user = await self.hub.user(job.user)
         return user.servers.get(job.server) if user is not None else None
+
+    def _replaced(self, job: Job) -> bool:
+        return any(other.holds for other in self.book.on(job.user, job.server) if other.id != job.id)
 
     async def _time_out(self, key: Turn) -> None:
         job, _ = key

@@ -17,7 +17,10 @@ from dlspawner.core.launch import pod_status
 
 
 class EventReason(StrEnum):
-    """The reason of one transition of a job."""
+    """The reason of one transition of a job.
+
+    Databases hold the values: one that ended jobs (``end_text``) is never removed, or their history could not be read.
+    """
 
     user_text: str
     operator_text: str
@@ -121,6 +124,12 @@ class EventReason(StrEnum):
         "Server or owner removed",
         "the Hub has no such server or user",
         "Its server was removed before it could start.",
+    )
+    RUNS_ALREADY = (
+        "runs-already",
+        "Server already running",
+        "another job of the same server runs",
+        "It was not started: its server was already running.",
     )
     NOT_STARTED = (
         "not-started",

@@ -6,7 +6,7 @@ sentence for the person, which says what would have worked.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 
@@ -130,3 +130,23 @@ class EngineEvicts:
 
 
 EngineVerdict = EngineWaits | EngineAdmits | EngineEvicts
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A job probably starts between these; ``jobs``: how many ended ones say how long such jobs run."""
+
+    earliest: datetime
+    latest: datetime
+    jobs: int = 0
+
+    @property
+    def basis(self) -> str:
+        """The source of the estimate, for users."""
+        if not self.jobs:
+            return "an estimate from what is free, and what is being stopped"
+        return f"an estimate from how long {self.jobs} such jobs ran"
+
+    def remaining(self, now: datetime) -> Estimate | None:
+        """Returns the remaining time; ``None`` once the estimate proved wrong."""
+        return replace(self, earliest=max(self.earliest, now)) if self.latest >= now else None

@@ -6,7 +6,7 @@ Layers, each of which imports only those above it:
     db           the only folder that speaks SQL: tables, migrations, statements
     state        job_store (the cluster state and its single writer), lifecycle (every transition of a job), notices,
                  event_bus, metrics, config_reload
-    admission    service (admission requests), scheduler, dispatcher, preemption, approvals, explain
+    admission    service (admission requests), scheduler, dispatcher, preemption, approvals, explain, estimator
     cluster      reconciler (nodes and pods), pod_view, termination (stops and cancels), orphans
     culling      evidence of use, and the stop of idle jobs
     logs         logs and events of pods

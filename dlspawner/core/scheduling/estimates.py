@@ -28,6 +28,7 @@ from datetime import datetime, timedelta
 from heapq import heappop, heappush
 from math import ceil
 
+from dlspawner.core.decisions import Estimate
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.scheduling import cycle, queue
 from dlspawner.core.scheduling.cluster_state import ClusterState, QueueKey, Snapshot, queue_key
@@ -39,26 +40,6 @@ _MAX_CYCLES = 300
 _GRAIN, _COARSER = timedelta(seconds=30), 0.04  # seen as one: so much, or this part of how far away it is
 _GOING = timedelta(minutes=1)  # what is being stopped is gone
 Starts = Mapping[str, datetime]  # by job: when it started in one play
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A job probably starts between these; ``jobs``: how many ended ones say how long such jobs run."""
-
-    earliest: datetime
-    latest: datetime
-    jobs: int = 0
-
-    @property
-    def basis(self) -> str:
-        """The source of the estimate, for users."""
-        if not self.jobs:
-            return "an estimate from what is free, and what is being stopped"
-        return f"an estimate from how long {self.jobs} such jobs ran"
-
-    def remaining(self, now: datetime) -> Estimate | None:
-        """Returns the remaining time; ``None`` once the estimate proved wrong."""
-        return replace(self, earliest=max(self.earliest, now)) if self.latest >= now else None
 
 
 @dataclass(frozen=True, slots=True)

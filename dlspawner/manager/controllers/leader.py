@@ -31,7 +31,8 @@ from dlspawner.core.schedulers import find_engine
 from dlspawner.errors import Problem
 from dlspawner.manager.admission.dispatcher import Dispatcher
 from dlspawner.manager.admission.engine import POSITION_SECONDS, EngineController, LeftObjects
-from dlspawner.manager.admission.explain import ESTIMATE_SECONDS, Explainer, StartTimeEstimator
+from dlspawner.manager.admission.estimator import ESTIMATE_SECONDS, StartTimeEstimator
+from dlspawner.manager.admission.explain import Explainer
 from dlspawner.manager.admission.preemption import Preemptor, issue_preemption
 from dlspawner.manager.admission.scheduler import Scheduler
 from dlspawner.manager.admission.service import AdmissionService

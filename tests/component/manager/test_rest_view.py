@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dlspawner.core.config import PRIORITIES
+from dlspawner.core.decisions import Estimate
 from dlspawner.core.job import JobState
-from dlspawner.core.scheduling.estimates import Estimate
 from dlspawner.core.template import Endpoint, EndpointProtocol, Template
 from dlspawner.manager.http.api import jobs
 from dlspawner.manager.http.api.models.responses import as_json

@@ -9,10 +9,10 @@ from typing import Any
 from urllib.parse import quote
 
 from dlspawner.core.config import PriorityLevel
+from dlspawner.core.decisions import Estimate
 from dlspawner.core.endpoints import Target, forward, ssh_command, ssh_login
 from dlspawner.core.job import JobState
 from dlspawner.core.launch import host_ports
-from dlspawner.core.scheduling.estimates import Estimate
 from dlspawner.core.template import EndpointProtocol, Template
 from dlspawner.core.text import amount
 from dlspawner.manager.admission.service import AdmissionService

@@ -21,12 +21,11 @@ from datetime import datetime
 
 from dlspawner.clients.hub import HubClient, HubError
 from dlspawner.core.config import DEFAULT_TEAM, Team
-from dlspawner.core.decisions import Reason
+from dlspawner.core.decisions import Estimate, Reason
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.launch.options import usable_templates
 from dlspawner.core.scheduling import queue, usage_report
 from dlspawner.core.scheduling.cluster_state import ClusterState, queue_key
-from dlspawner.core.scheduling.estimates import Estimate
 from dlspawner.core.units import GPU
 from dlspawner.manager.admission.explain import Explainer
 from dlspawner.manager.cluster.maintenance import NodeMaintenance

@@ -27,11 +27,11 @@ from urllib.parse import urljoin
 from dlspawner.clients.hub import HubError, HubRejected, HubServer, HubUser
 from dlspawner.core import naming, text
 from dlspawner.core.config import Team
+from dlspawner.core.decisions import Estimate
 from dlspawner.core.endpoints import Forward, Target, forward, ssh_command
 from dlspawner.core.idle import IdleRule, JobActivity, idle_since
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.launch import pod_status, rendering
-from dlspawner.core.scheduling.estimates import Estimate
 from dlspawner.core.scheduling.limits import BLOCKED
 from dlspawner.core.template import Endpoint, EndpointProtocol
 from dlspawner.core.units import GPU, counted

@@ -13,7 +13,7 @@ from dlspawner.core.config import Culling, TeamsConfig
 from dlspawner.core.scheduling.cluster_state import Snapshot
 from dlspawner.core.scheduling.estimates import LEAST_RUNS, RunTime
 from dlspawner.core.template import IdlePolicy, Template
-from dlspawner.manager.admission.explain import StartTimeEstimator, lifetimes
+from dlspawner.manager.admission.estimator import StartTimeEstimator, lifetimes
 from dlspawner.manager.controllers import leader
 from dlspawner.manager.db import jobs as db_jobs
 from dlspawner.manager.db.store import Database

@@ -137,7 +137,7 @@ class Sshd:
         raise AssertionError((self.directory / "log").read_text())
 
     def stop(self) -> None:
-        """Kill it and its sessions, as a pod is killed: at one moment, so that no sshd tells how its program ended."""
+        """Kill it and all processes of its namespace, one after the other: an sshd may tell how its program ended."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()

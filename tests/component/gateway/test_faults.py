@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import random
+import signal
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -123,7 +125,7 @@ async def test_job_killed_in_a_transfer_ends_it_with_a_reason(
     process = await alice.start("ssh", "alice+train@gateway", command)
     moving = asyncio.create_task(move(process, up=direction == "up"))
     await until(lambda: sum(amount(running)) > 8 * MIB)
-    own_job.stop()
+    kill_all(own_job)
     err = await asyncio.wait_for(moving, 30)
     assert await asyncio.wait_for(process.wait(), 30) == 255
     assert b"the connection to your job was lost" in err
@@ -143,7 +145,7 @@ async def test_client_of_a_job_that_ends_by_itself_reads_so_although_the_cluster
     async with lab.gateway(interval=600) as running:
         ssh = await lab.client(running).begin("alice+train@gateway", "echo in; read line")
         lab.people.stages = [StartStatus("ended", "Its program has failed: exit code 3.", job=JOB)]
-        own_job.stop()
+        kill_all(own_job)
         done = await finish(ssh, b"")
         assert "train: Its program has failed: exit code 3." in done.err
     assert len(looks) == 2
@@ -161,10 +163,37 @@ async def test_client_of_a_stopped_job_reads_why(lab: Lab, own_job: Sshd, way: s
         lab.people.stages = [StartStatus("stopping", "It was idle: “Start again”.", job=JOB)]
         lab.places.targets.clear()
         if way == "a forward":
-            own_job.stop()
+            kill_all(own_job)
         done = await finish(ssh, b"\n")
         assert (done.status, 'train: It was idle: "Start again".' in done.err) == (255, True), done.err
         await until(lambda: not running.server.connections and not running.server.upstreams)
+
+
+def kill_all(job: Sshd) -> None:
+    """As a pod is killed: all processes at one moment, so that no sshd reports how its program ended."""
+    assert job.process is not None
+    inside, more = set[int](), {job.process.pid}
+    while more:  # what is stopped starts nothing more
+        send(signal.SIGSTOP, more)
+        inside |= more
+        parents = {int(found[0]): int(found[3]) for found in map(stat, Path("/proc").glob("[0-9]*")) if found}
+        more = {pid for pid, parent in parents.items() if parent in inside} - inside
+    send(signal.SIGKILL, inside)
+
+
+def send(number: signal.Signals, processes: set[int]) -> None:
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def stat(process: Path) -> list[str]:
+    """Number, name, state and parent of a process; nothing of one that is gone."""
+    try:
+        number, _, rest = (process / "stat").read_text().partition(" (")
+    except OSError:
+        return []
+    return [number, "", *rest.rpartition(") ")[2].split()]
 
 
 def amount(running: Running) -> tuple[int, int]:

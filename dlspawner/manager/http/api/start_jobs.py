@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from dlspawner.clients.hub import HubClient, HubRejected
+from dlspawner.clients.hub import HubClient, HubRejected, HubUnavailable
 from dlspawner.core.decisions import JOB_ENDED
 from dlspawner.core.job import JobState
 from dlspawner.manager.admission.service import AdmissionService
@@ -68,7 +68,8 @@ class JobStarter:
         """201 for a job that runs, 202 for one that starts or waits; ``None``: the Hub has not said which it is yet.
 
         A server that has a job answers a request for the same options with that job, and any other request with 409:
-        a request that was not answered, by the Hub neither, may be repeated.
+        a request whose answer was lost may be repeated. Without an answer of the Hub, the job that it has asked for by
+        then is the answer.
         """
         begun = self.desk.store.now()
         if (there := self._holding(wanted)) is not None:
@@ -80,6 +81,11 @@ class JobStarter:
                 return await self._if_same(wanted, there)
             ran = await self._ran(wanted, begun) if no.status == JOB_ENDED or no.status >= 500 else None
             return (201, ran) if ran is not None else (202, await self._refused(wanted, no))
+        except HubUnavailable:  # a Hub may wait as long as HubClient does before it answers 202
+            found = await self.since(wanted, begun)
+            if found is None:
+                raise
+            return 202, found
         return 201 if ready else 202, await self._appears(wanted, begun)
 
     async def since(self, wanted: StartRequest, begun: datetime) -> JobHistory | None:

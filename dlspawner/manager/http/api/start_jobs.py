@@ -68,8 +68,8 @@ class JobStarter:
         """201 for a job that runs, 202 for one that starts or waits; ``None``: the Hub has not said which it is yet.
 
         A server that has a job answers a request for the same options with that job, and any other request with 409:
-        a request whose answer was lost may be repeated. Without an answer of the Hub, the job that it has asked for by
-        then is the answer.
+        a request may be repeated after its answer was lost. If the Hub does not answer in time, the answer is the job
+        for which the Hub has sent an admission request.
         """
         begun = self.desk.store.now()
         if (there := self._holding(wanted)) is not None:

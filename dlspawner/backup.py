@@ -74,7 +74,10 @@ def backup(given: argparse.Namespace) -> list[str]:
     places, into = _databases(given), given.directory
     if not places and not given.secrets:
         raise BackupRefused("say what to back up: --state, --hub-db, --manager-db or --secrets.")
-    into.mkdir(mode=0o700)
+    try:
+        into.mkdir(mode=0o700)
+    except FileExistsError:
+        raise BackupRefused(f"{into} exists already: name a new directory for each backup.") from None
     index: dict[str, Any] = {"version": version("dlspawner"), "made": datetime.now(UTC).isoformat(timespec="seconds")}
     index["databases"] = {name: {"backend": url.get_backend_name()} for name, url in places.items()}
     for name, url in places.items():

@@ -221,9 +221,19 @@ def read_form(spawner: PageSpawner, submitted: Mapping[str, Any]) -> dict[str, o
 def _stored(orm_spawner: Any) -> Mapping[str, object]:
     """Returns the user options that the Hub keeps of a server, unchecked."""
     try:
-        return pod_builder.unnested(getattr(orm_spawner, "user_options", None))
+        found: Mapping[str, object] = _writable(pod_builder.unnested(getattr(orm_spawner, "user_options", None)))
     except StartRefused:
         return {}
+    return found
+
+
+def _writable(value: Any) -> Any:
+    """The value without what no page can hold: JSON has halves of characters, and what was refused is kept."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, Mapping):
+        return {_writable(key): _writable(one) for key, one in value.items()}
+    return [_writable(one) for one in value] if isinstance(value, list) else value
 
 
 # The page inside a job

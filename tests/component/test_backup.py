@@ -47,11 +47,15 @@ def state(tmp_path: Path) -> Iterator[Path]:
     engine.dispose()
 
 
-def test_what_is_restored_is_what_was_there_and_nobody_else_may_read_it(state: Path, tmp_path: Path) -> None:
+def test_what_is_restored_is_what_was_there_and_nobody_else_may_read_it(
+    state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     saved, again = tmp_path / "saved", tmp_path / "again"
     assert cli.main(["backup", str(saved), f"--state={state}"]) == 0
     assert saved.stat().st_mode & 0o777 == 0o700
     assert {file.stat().st_mode & 0o077 for file in saved.rglob("*")} == {0}
+    assert cli.main(["backup", str(saved), f"--state={state}"]) == 1
+    assert "exists already: name a new directory" in capsys.readouterr().err
     assert cli.main(["restore", str(saved), f"--state={again}"]) == 0
     assert {file.stat().st_mode & 0o077 for file in again.rglob("*")} == {0}
     assert (again / "gateway" / "user_ca").read_text() == "the key of the CA"

@@ -136,11 +136,20 @@ def test_the_form_links_to_the_free_gpus_of_the_manager(spawner: Any) -> None:
     assert link not in pages.form(spawner)
 
 
-@pytest.mark.parametrize("stored", [None, "x", {"template": "gone"}, {"template": ["x"], "gpus": {"a": 1}}])
+HALF = "\ud800"  # half a surrogate pair: valid in JSON, not in UTF-8
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        *(None, "x", {"template": "gone"}, {"template": ["x"], "gpus": {"a": 1}}, {"template": HALF, HALF: HALF}),
+        {"template": "ipython", "log_dir": HALF, "gpu_type": [HALF]},
+    ],
+)
 def test_the_form_is_shown_whatever_is_stored(stored: object, spawner: Any) -> None:
     spawner.orm_spawner.user_options = stored
 
-    assert 'value="ipython"' in pages.form(spawner)
+    assert 'value="ipython"' in pages.form(spawner).encode().decode()
 
 
 def notes_of(spawner: Any, **servers: Any) -> list[pages.ServerNote]:

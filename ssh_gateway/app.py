@@ -60,7 +60,7 @@ class Gateway(Application):
         False,
         help="Whether several gateways on this machine, started by themselves, listen on the same port (SO_REUSEPORT, "
         "Linux): the kernel deals connections out among them. All need this setting, the same account and the same "
-        "state_dir, and each a health_port of its own; unlike workers they know nothing of each other. Off: a second "
+        "state_dir, and each a health_port of its own; limits and penalties count in each of them apart. Off: a second "
         "one on the port does not start.",
     ).tag(config=True)
     health_port = Integer(

@@ -35,7 +35,7 @@ _LAGS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5
 
 @dataclass(frozen=True, slots=True)
 class GatewayState:
-    """Connections without a proven credential, all others, those connected to a job; and bytes so far."""
+    """Connections without a proven credential, all others, those connected to a job; and the bytes relayed."""
 
     unauthenticated: int = 0
     authenticated: int = 0

@@ -96,10 +96,11 @@ class GatewayServer(GatewayContext):
 
     def _inside(self) -> GatewayState:
         visits, (up, down) = self._visits(), self.bytes_of_gone
+        authenticated = sum(one.identity is not None for one in self.connections)  # also while a job starts for it
         addresses, names = self.penalties.penalised(self.now())
         return GatewayState(
-            unauthenticated=len(self.connections) - len(visits),
-            authenticated=len(visits),
+            unauthenticated=len(self.connections) - authenticated,
+            authenticated=authenticated,
             sessions=sum(visit.job is not None for visit in visits),
             up=up + sum(visit.bytes_up for visit in visits),
             down=down + sum(visit.bytes_down for visit in visits),

@@ -118,7 +118,8 @@ class Explainer:
 
     def _growth(self, job: Job, now: datetime) -> str:
         """Returns how many pods a job has that starts with some of them, and why no more; empty with all."""
-        own, has = self.book.records[job.id].uids, len(job.request.pods)
+        record, has = self.book.records.get(job.id), len(job.request.pods)
+        own = record.uids if record is not None else frozenset[str]()
         waits = [pod.request for uid, pod in self.book.gated.items() if pod.job == job.id and uid not in own]
         if not waits:
             return ""

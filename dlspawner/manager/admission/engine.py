@@ -113,7 +113,8 @@ class EngineController:
 
     def _forget(self, kind: ObjectKind, name: str) -> None:
         self._shared.pop((kind, name), None)
-        for job in [job for job, own in self._own.items() if own.pop((kind, name), None)]:
+        for job in [job for job, own in self._own.items() if (kind, name) in own]:
+            self._drop(job, (kind, name))
             self._changed[job] = None
 
     def observe_pod(self, change: WatchEvent) -> None:
@@ -226,9 +227,10 @@ class EngineController:
         self._see(patch.kind, made)
 
     def _drop(self, job: str, key: tuple[ObjectKind, str]) -> None:
-        self._own[job].pop(key, None)
-        if not self._own[job]:
-            del self._own[job]
+        own = self._own.get(job, {})
+        own.pop(key, None)
+        if not own:
+            self._own.pop(job, None)
 
     def _wants(self, record: JobRecord) -> bool:
         """True if nothing but the engine keeps a job from starting, or if the job holds what the engine gave."""

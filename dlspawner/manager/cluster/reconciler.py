@@ -443,9 +443,12 @@ class Reconciler:
 
     async def open_gate(self, uid: str) -> None:
         """Removes the gate of a pod; it prefers the node that was found for it."""
-        pod = self.book.gated[uid]
-        record = self.book.records[pod.job]
-        node = record.job.nodes[[one.uid for one in record.seen].index(uid)] if record.job.request.gpu_type else None
+        pod = self.book.gated.get(uid)
+        record = self.book.records.get(pod.job) if pod is not None else None
+        if pod is None or record is None or uid not in record.uids:
+            return  # the pod or its job has gone meanwhile
+        index = next(index for index, one in enumerate(record.pods) if one is not None and one.uid == uid)
+        node = record.job.nodes[index] if record.job.request.gpu_type else None
         spec: Manifest = {"schedulingGates": None}
         if node is not None:
             preferring = pod_set.with_preferred_node({"spec": pod.manifest["spec"]}, node)

@@ -36,7 +36,7 @@ from dlspawner.manager.db.store import Database
 from dlspawner.manager.history.gpu_hours import HistoryRetention
 from dlspawner.manager.http import handlers
 from dlspawner.manager.http.auth import HubServiceInfo, ServiceAuth, ServiceEnvironmentMissing, make_auth, read_service
-from dlspawner.manager.http.portal import ssh_keys
+from dlspawner.manager.http.templates import make_environment
 from dlspawner.manager.logs.collector import JobLogs
 from dlspawner.manager.model.ssh_keys import MAX_RSA_BITS, MIN_RSA_BITS
 from dlspawner.manager.server import TEMPLATES, ServerCannotStart, bind, close_hub_client, drain, make_web
@@ -323,7 +323,7 @@ class Manager(Application):
     def _assemble(
         self, service: HubServiceInfo, store: Database, acting: LeaderElector | None, meters: ManagerMetrics
     ) -> handlers.ManagerContext:
-        templates = ssh_keys.make_environment(self.template_paths)
+        templates = make_environment(self.template_paths)
         try:
             for name in TEMPLATES:
                 templates.get_template(name)

@@ -74,9 +74,9 @@ class StaticHandler(ManagerHandler):
 
 # Every address, as a pattern below the service's prefix.
 ROUTES: Routes = (
-    ("health", ssh.HealthHandler),
-    ("ready", ssh.ReadyHandler),
-    ("oauth_callback", ssh_keys.OAuthCallbackPage),
+    ("health", metrics.HealthHandler),
+    ("ready", metrics.ReadyHandler),
+    ("oauth_callback", handlers.OAuthCallbackPage),
     (r"static/([\w@/.-]+)", StaticHandler),
     # Pages.
     ("", my_jobs.MyJobsPage),

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from jinja2 import Environment
-from jupyterhub.services.auth import HubOAuthenticated
+from jupyterhub.services.auth import HubOAuthCallbackHandler, HubOAuthenticated
 from pydantic import BaseModel, ValidationError
 from tornado.web import HTTPError, RequestHandler
 
@@ -34,7 +34,7 @@ from dlspawner.manager.db.store import Database, DatabaseUnavailable
 from dlspawner.manager.http import static_files
 from dlspawner.manager.http.api.models.requests import explain
 from dlspawner.manager.http.api.models.responses import ProblemModel, as_json
-from dlspawner.manager.http.auth import HubServiceInfo, ServiceAuth, identify_again, is_hub, may_enter
+from dlspawner.manager.http.auth import HubServiceInfo, ServiceAuth, identify, identify_again, is_hub, may_enter
 from dlspawner.manager.model.access import AccessRight, Viewer, viewer_of
 from dlspawner.manager.model.ssh_keys import MIN_RSA_BITS
 from dlspawner.manager.state.metrics import ManagerMetrics
@@ -393,6 +393,29 @@ class PageHandler(IdentityHandler):
         self.show(
             "error.html", status, status_code=status, status_message=responses.get(status, "Error"), message=detail
         )
+
+
+class OAuthCallbackPage(HubOAuthCallbackHandler, PageHandler):
+    """The page to which the Hub sends a browser back after login."""
+
+    async def prepare(self) -> None:
+        # Not PageHandler's: it would send an anonymous browser to log in. That the current user is known before the
+        # Hub's handler asks for it keeps that handler from blocking the whole process on the Hub.
+        ManagerHandler.prepare(self)
+        self.current_user = None
+        self.current_user = await identify(self.manager.auth, self)
+
+    async def get(self) -> None:
+        try:
+            await HubOAuthCallbackHandler.get(self)
+        except HTTPError as error:
+            if error.status_code == 502:
+                raise HubUnavailable("The Hub did not answer, so the login is not complete. Try again soon.") from error
+            # A forged or used code ends here too, as JupyterHub's 500: the fault is the caller's.
+            log.info("login not completed: %r", error.log_message)
+            raise HttpProblem(
+                403, f"The login did not complete. Open {self.manager.service.prefix}keys again."
+            ) from error
 
 
 class NotFound(PageHandler):

@@ -49,11 +49,9 @@ from dlspawner.manager.http.handlers import (
     ManagerContext,
 )
 from dlspawner.manager.model.access import AccessRight, Viewer
-from dlspawner.manager.model.gpu_hours import GpuHoursQuery, GroupBy, gpu_hours_query, write_csv
+from dlspawner.manager.model.gpu_hours import AMOUNTS, FREE, GpuHoursQuery, GroupBy, gpu_hours_query, write_csv
 from dlspawner.manager.model.job_history import JobHistory
 
-AMOUNTS = ("requested", "allocated", "measured", "used", "reclaimed")
-FREE = ("total", "free", "unschedulable", "fragmented")
 Row = dict[str, object]
 Done = TypeVar("Done")
 
@@ -252,29 +250,10 @@ def _at(times: Sequence[datetime], samples: Sequence[GpuSample], factor: float) 
     return tuple(known.get(round(at.timestamp())) for at in times)
 
 
-TITLES = {
-    "gpu": "GPUs, percent busy",
-    "gpu_memory": "Memory of the GPUs, GiB",
-    "cpu": "Processor, cores",
-    "memory": "Memory, GiB",
-}
-MAXIMA = {
-    "gpu": "Busiest GPU, percent",
-    "gpu_memory": "Memory of the fullest GPU, GiB",
-    "cpu": "Processor, cores",
-    "memory": "Memory, GiB",
-    "network": "Network, MB/s",
-    "disk": "Disk, MB/s",
-    "gpu_util": "GPU, percent",
-    "gpu_mem_util": "GPU memory, percent",
-}
 UNITS = {
     **{"gpu": "percent", "gpu_memory": "bytes", "cpu": "cores", "memory": "bytes"},
     **{"network": "bytes per second", "disk": "bytes per second", "gpu_util": "percent", "gpu_mem_util": "percent"},
 }
-NOTHING_YET = "It has not run yet."
-_GIB = 2**30
-_EVERY_SECONDS = 60  # between two looks of a page that is open
 
 
 async def read_job_usage(

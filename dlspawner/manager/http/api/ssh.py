@@ -52,7 +52,6 @@ from dlspawner.manager.http.handlers import (
     HttpProblem,
     IdentityHandler,
     ManagerContext,
-    ManagerHandler,
     PageHandler,
 )
 from dlspawner.manager.model import ssh_keys
@@ -62,25 +61,6 @@ from dlspawner.manager.model.ssh_keys import MAX_INPUT, KeyRejected, PublicKey
 from dlspawner.ssh_config import CONFIG_FILE, KNOWN_HOSTS_FILE, SshAccessConfig, Unwritable, config, known_hosts
 
 MAX_SOURCE = 200
-
-
-class HealthHandler(ManagerHandler):
-    """Answers if this process is alive. Asks neither the Hub nor the database: a restart would cure neither."""
-
-    async def get(self) -> None:
-        self.set_header("Content-Type", "application/json")
-        self.finish('{"status": "ok"}')
-
-
-class ReadyHandler(ManagerHandler):
-    """Ready on the leader; the other Managers stand by."""
-
-    async def get(self) -> None:
-        acting = self.manager.leader
-        if acting is not None and not acting.is_leader:
-            raise HttpProblem(503, "This Manager stands by: another one acts.")
-        self.set_header("Content-Type", "application/json")
-        self.finish('{"status": "ok"}')
 
 
 class UserApiHandler(ApiHandler):

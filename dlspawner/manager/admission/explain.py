@@ -14,6 +14,7 @@ from dlspawner.core.scheduling.admission import find_alternatives
 from dlspawner.core.scheduling.cluster_state import queue_key
 from dlspawner.core.scheduling.preemption import victims_of, victims_stopping_sentence, victims_will_stop_sentence
 from dlspawner.core.text import moment
+from dlspawner.core.units import counted
 from dlspawner.manager.model.records import JobRecord
 from dlspawner.manager.state.job_store import JobStore
 
@@ -180,6 +181,10 @@ class Explainer:
                 tuple(one for one in found if offered or one.preemptible == job.preemptible),
             )
         return kept[1]
+
+
+def alternative_text(one: Alternative) -> str:
+    return f"{counted(one.gpus)} of type {one.gpu_type}{', preemptible' if one.preemptible else ''}"
 
 
 def _waiting(job: Job, book: JobStore) -> int:

@@ -28,11 +28,10 @@ from dlspawner.core.scheduling import admission, limits
 from dlspawner.core.scheduling import queue as scheduling_queue
 from dlspawner.core.scheduling.cluster_state import ClusterState
 from dlspawner.core.scheduling.preemption import victims_will_stop_sentence
-from dlspawner.core.units import Manifest, counted
+from dlspawner.core.units import Manifest
 from dlspawner.manager.admission import approvals
-from dlspawner.manager.admission.explain import Explainer
+from dlspawner.manager.admission.explain import Explainer, alternative_text
 from dlspawner.manager.admission.scheduler import Scheduler
-from dlspawner.manager.db.repository import JobRepository
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.namespaces import JobNamespaces
 from dlspawner.manager.model.notice import NoticeKind
@@ -106,10 +105,8 @@ class QueuePosition:
 
 
 class AdmissionService:
-    def __init__(
-        self, book: JobStore, ledger: JobRepository, queue: Scheduler, looks: Explainer, namespaces: JobNamespaces
-    ) -> None:
-        self.store, self._ledger, self._queue, self._namespaces = book, ledger, queue, namespaces
+    def __init__(self, book: JobStore, queue: Scheduler, looks: Explainer, namespaces: JobNamespaces) -> None:
+        self.store, self._queue, self._namespaces = book, queue, namespaces
         self.additions: Callable[[Job], tuple[Manifest, ...]] = lambda _: ()  # an engine's, to each pod
         self.make_objects: Callable[[str], Awaitable[None]] | None = None  # an engine's, before the pods are made
         self._reservation = book.reservation
@@ -187,10 +184,6 @@ class AdmissionService:
         book = self.store
         started = (book.records[one.id] for one in book.on(user, server) if one.state is JobState.STARTING)
         return book.pending_job(user, server) or next(started, None)
-
-    async def last_event(self, user: str, server: str) -> tuple[str, str] | None:
-        """Returns reason and detail of the last event of the server's last job."""
-        return await self._ledger.last_event(user, server)
 
     async def release_reservation(self, job: str, user: str, *, passes: bool = False, why: str = "") -> None:
         """Releases a reservation if the Hub has not created its pod and will not; ``passes``: the cause is temporary.
@@ -443,7 +436,4 @@ def _logged(question: AdmissionRequest, answer: AdmissionResponse) -> AdmissionR
 
 
 def _advice(advice: Sequence[Alternative]) -> tuple[str, ...]:
-    told = [f"{counted(one.gpus)} of type {one.gpu_type}{', preemptible' if one.preemptible else ''}" for one in advice]
-    if not told:
-        return ()
-    return (f"What would start at once: {', or '.join(told)}.",)
+    return (f"What would start at once: {', or '.join(map(alternative_text, advice))}.",) if advice else ()

@@ -271,7 +271,7 @@ class LeaderElector:
                 _run(group, [periodic("culling of idle jobs", self.culler.evaluate_all, self.cull_every)])
                 self.log_reader = LogReader(logs)
                 self.advisor = Advisor(store, self.ledger, group)
-                desk = AdmissionService(store, self.ledger, scheduler, explainer, namespaces)
+                desk = AdmissionService(store, scheduler, explainer, namespaces)
                 if engine is not None:
                     desk.additions, desk.make_objects = engine.additions, engine.make_objects
                 self.admission = desk
@@ -371,7 +371,6 @@ class LeaderElector:
         )
         culler = Culler(evidence, self.ledger)
         await culler.load()
-        store.keep_alive = culler.keep_alive
         return culler
 
     async def _probe_policies(self, cluster: KubernetesClient) -> None:

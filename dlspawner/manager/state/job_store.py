@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -177,8 +177,6 @@ class JobStore:
         self.subscribers: list[
             Callable[[Sequence[JobEvent]], None]
         ] = []  # of entries on the disk; none: of nodes, files
-        # What *keep alive* does with a job's id, and the sentence that says so; set by callers that use ``keep``.
-        self.keep_alive: Callable[[str], Awaitable[str]] | None = None
 
     async def load(self) -> None:
         if self._usage is None:

@@ -43,7 +43,7 @@ async def test_kept_waits_for_the_log(printing_office: PrintingOffice, monkeypat
         pod = await printing_office.start(acting, question, f"echo early; {WAITS}")
         await shown(acting, question, "early")
         assert acting.log_reader is not None
-        logs, uid = acting.log_reader.keeper, pod["metadata"]["uid"]
+        logs, uid = acting.log_reader.collector, pod["metadata"]["uid"]
         assert not await logs.kept(uid, 0.1), "it goes on"
         asked = asyncio.create_task(logs.kept(uid, 60))
         await printing_office.cluster.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace=0)
@@ -146,7 +146,7 @@ async def test_logs_are_pruned_days_after_the_end_of_the_job(printing_office: Pr
         await until_ended(acting, ended)
         assert acting.log_reader is not None
         assert not await acting.ledger.write_as_leader(
-            acting.log_reader.keeper.term,
+            acting.log_reader.collector.term,
             lambda connection: db_logs.sweep(connection, printing_office.clock() - timedelta(days=7)),
         )
         assert await kept(acting.ledger, ended)

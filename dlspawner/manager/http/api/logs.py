@@ -102,7 +102,7 @@ class LogCollectedHandler(HubOnlyHandler):
         if acting is not None and acting.log_reader is None:
             raise HttpProblem(503, NOT_YET)
         pod = self.read_query(PodQuery).pod
-        kept = acting is None or acting.log_reader is None or await acting.log_reader.keeper.kept(pod, _KEPT_SECONDS)
+        kept = acting is None or acting.log_reader is None or await acting.log_reader.collector.kept(pod, _KEPT_SECONDS)
         self.reply({"kept": kept})  # without configuration none are kept
 
 

@@ -161,12 +161,12 @@ def check_may_answer(handler: IdentityHandler) -> None:
 
 
 async def keep_alive(manager: ManagerContext, notice: Notice) -> str:
-    """Keep the job of a notice alive, and what its owner is told; 409 with a sentence when that is not possible."""
-    book = leader_store(manager)
-    if not notice.keep or book.keep_alive is None:
+    """Keeps the job of a notice alive; returns the sentence for its owner, 409 with one when that is not possible."""
+    book, culler = leader_store(manager), manager.leader.culler if manager.leader is not None else None
+    if culler is None or not notice.keep:
         raise HttpProblem(409, NO_KEEPING)
     try:
-        said = await book.keep_alive(notice.job)
+        said = await culler.keep_alive(notice.job)
         await book.transact(lambda turn: withdraw(turn, notice.job, notice.kind))
     except CannotKeep as problem:
         raise HttpProblem(409, str(problem)) from None

@@ -1,6 +1,6 @@
 """GPU-hours in the database: counted for good once a job's life is over, worked out anew until then.
 
-`fold` brings what jobs that have ended come to into `gpu_days` and marks them in the same transaction, so that each is
+`aggregate` adds the GPU-hours of ended jobs to `gpu_days` and marks the jobs in the same transaction, so that each is
 counted once, and a report over years reads few rows. Jobs that are not folded yet are read with their events, some at
 a time: after an upgrade that may be all there ever were, and PostgreSQL ends a transaction that thinks for too long.
 """

@@ -3,7 +3,8 @@
 While the pod is there, Kubernetes is read, because it has the latest lines; without an answer the kept log is shown,
 and marked as such.
 
-Only this process remembers it, and not for long: a later reader, or one at another Manager, begins with the last lines.
+Only this process remembers up to where a reader has followed a log (`FollowCursors`), and only for the latest 200: any
+other reader begins with the last lines.
 
 A reading costs a stream from Kubernetes and memory for what is kept of a log. One person has a few at one time, some
 more wait for those, and more are refused at once, so that a line is never long.
@@ -73,12 +74,12 @@ class LogReader:
         self.collector = collector
         self.followers: list[str] = []  # the followers of logs, once for each log
         self.places = FollowCursors()
-        self.turns = ReadLimiter()
+        self.limiter = ReadLimiter()
         self._seats = asyncio.Semaphore(_READERS)
 
     async def runs(self, job: str) -> list[ContainerRun]:
         """All logs of a job, as `by_pod` sorts them."""
-        kept = await self.collector.ledger.read(lambda connection: logs.of_job(connection, job))
+        kept = await self.collector.repository.read(lambda connection: logs.of_job(connection, job))
         found = {one.key: ContainerRun(one.key, one.pod, kept=one) for one in kept}
         for source in self.collector.of_job(job):
             for run in _live(source):
@@ -86,7 +87,7 @@ class LogReader:
                 found[run.key] = ContainerRun(
                     run.key, run.pod, source, run.previous, run.running, known.kept if known else None
                 )
-        record = await self.collector.ledger.find(job)
+        record = await self.collector.repository.find(job)
         roles = {pod.uid: pod.role for pod in record.seen} if record else {}
         return by_pod(replace(run, role=roles.get(run.key[0]) or naming.pod_of(run.pod)) for run in found.values())
 
@@ -161,7 +162,7 @@ class LogReader:
         kept = run.kept
         if kept is None:
             return LogText(note=NOT_YET)
-        body = await self.collector.ledger.read(lambda connection: logs.text(connection, kept.id))
+        body = await self.collector.repository.read(lambda connection: logs.text(connection, kept.id))
         said = note.format(_moment(kept.read)) if note else ""
         return LogText(body, " ".join(filter(None, (said, SHORT if kept.lost else ""))))
 

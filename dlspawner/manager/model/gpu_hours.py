@@ -1,4 +1,4 @@
-"""What is asked of history, and how it is told. PURE."""
+"""The query of GPU-hours, and their CSV form. PURE."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ async def serving(office: Office, world: World) -> AsyncIterator[Served]:
         manager = handlers.ManagerContext(
             service=service,
             auth=make_auth(service, Application()),
-            store=acting.ledger._store,
+            database=acting.repository._database,
             pages=make_environment([str(ROOT / "templates" / "hub")]),
             now=office.clock,
             leader=acting,

@@ -68,7 +68,7 @@ async def test_changed_files_are_used_also_if_the_database_was_away_when_they_we
 
 
 async def stored(leader: Acting, text: str) -> bool:
-    return (await leader.ledger.read(config_versions.read_versions))["teams"] == text
+    return (await leader.repository.read(config_versions.read_versions))["teams"] == text
 
 
 async def test_a_manager_that_starts_while_a_file_is_broken_goes_on_with_the_last_good_version(

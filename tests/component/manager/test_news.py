@@ -95,5 +95,5 @@ async def test_deletion_of_a_pod_in_its_debounce_ends_its_job_at_once(office: Of
 
 async def test_gate_of_a_pod_that_has_gone_meanwhile_is_left_alone() -> None:
     reconciler = Recording()
-    reconciler.book.gated = {}
+    reconciler.store.gated = {}
     await reconciler.open_gate("gone")

@@ -87,8 +87,8 @@ async def report(manager: ManagerContext, question: GpuHoursQuery, viewer: Viewe
     if manager.leader is None:
         raise HttpProblem(501, NOT_LEADER)
     now = manager.now()
-    hours = await manager.store.read(lambda connection: gpu_hours.read_gpu_hours(connection, question, viewer, now))
-    free = await manager.store.read(lambda connection: gpu_hours.read_free_gpus(connection, question))
+    hours = await manager.database.read(lambda connection: gpu_hours.read_gpu_hours(connection, question, viewer, now))
+    free = await manager.database.read(lambda connection: gpu_hours.read_free_gpus(connection, question))
     return await in_report_thread(_report, question, hours, free)
 
 
@@ -262,23 +262,23 @@ async def read_job_usage(
     """Returns the known usage, and the maxima of each pod in the job's life, of which the last 31 days count; 422 for
     an invalid query, 501 and 503 without a source.
     """
-    acting = leader_of(handler.manager)
-    if acting.culler is None:
+    leader = leader_of(handler.manager)
+    if leader.culler is None:
         raise HttpProblem(503, NOT_YET)
-    if acting.prometheus is None:
+    if leader.prometheus is None:
         raise HttpProblem(501, NO_PROMETHEUS)
     now = handler.manager.now()
     span = read_time_range(query, kept.started or now, kept.ended or now)
     if isinstance(span, str):
         raise HttpProblem(422, span)
-    namespaces = acting.culler.evidence.namespaces
-    record = await acting.ledger.find(kept.id)
+    namespaces = leader.culler.evidence.namespaces
+    record = await leader.repository.find(kept.id)
     pods = record.seen if record is not None else ()
     namespace = namespaces.from_key(pods[0].namespace) if pods else namespaces.ordinary
     try:
         begin, end, named = kept.started or now, kept.ended or now, [pod.name for pod in pods]
-        most = read_maxima(acting.prometheus, namespace, named, max(begin, end - LONGEST), end)
-        series, maxima = await asyncio.gather(read_usage(acting.prometheus, namespace, named, span), most)
+        most = read_maxima(leader.prometheus, namespace, named, max(begin, end - LONGEST), end)
+        series, maxima = await asyncio.gather(read_usage(leader.prometheus, namespace, named, span), most)
     except MetricsUnavailable as problem:
         raise HttpProblem(503, str(problem)) from problem
     return span, series, maxima

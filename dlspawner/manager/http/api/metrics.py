@@ -27,8 +27,8 @@ class ReadyHandler(ManagerHandler):
     """Ready on the leader; the other Managers stand by."""
 
     async def get(self) -> None:
-        acting = self.manager.leader
-        if acting is not None and not acting.is_leader:
+        leader = self.manager.leader
+        if leader is not None and not leader.is_leader:
             raise HttpProblem(503, "This Manager stands by: another one acts.")
         self.set_header("Content-Type", "application/json")
         self.finish('{"status": "ok"}')
@@ -45,4 +45,4 @@ class MetricsHandler(ApiHandler):
 
     def get(self) -> None:
         self.set_header("Content-Type", CONTENT_TYPE_LATEST)
-        self.finish(self.manager.meters.text())
+        self.finish(self.manager.metrics.text())

@@ -182,7 +182,7 @@ class ClusterHistoryPage(PortalPage):
         self.person()
         now, nodes = self.manager.now(), usage_report.node_statuses(self.admission().store.cluster_state)
         begin = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0) - _HOURS * _HOUR
-        jobs = await self.manager.store.read(lambda connection: gpu_hours.read_past_jobs(connection, begin))
+        jobs = await self.manager.database.read(lambda connection: gpu_hours.read_past_jobs(connection, begin))
         titles = {kind.name: kind.title or kind.name for kind in self.leader().settings.cluster.gpu_types}
         plots = await in_report_thread(_load, jobs, nodes, titles, begin)
         self.show_page("cluster_history.html", plots=plots, every=_HISTORY_EVERY_SECONDS)

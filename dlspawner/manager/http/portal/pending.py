@@ -37,17 +37,17 @@ class PendingPageBase(PortalPage):
 class PendingPage(PendingPageBase):
     async def get(self, user: str, server: str) -> None:
         check_owner(self, user, AccessRight.SEE)
-        desk = self.admission()
-        record = desk.starting_or_pending(user, server)
+        admission = self.admission()
+        record = admission.starting_or_pending(user, server)
         if record is not None:
             lost = not record.is_pending and not await self._is_going(user, server)
             if lost or record.is_pending:
-                self._show(user, server, look=desk.explainer.explain(record), lost=lost)
+                self._show(user, server, look=admission.explainer.explain(record), lost=lost)
                 return
-        if any(job.state in {JobState.STARTING, JobState.RUNNING} for job in desk.store.on(user, server)):
+        if any(job.state in {JobState.STARTING, JobState.RUNNING} for job in admission.store.on(user, server)):
             self.redirect(self.hub("spawn-pending", user, server))
             return
-        last = await self.leader().ledger.last_event(user, server)
+        last = await self.leader().repository.last_event(user, server)
         if last is None:
             raise HttpProblem(404, NOTHING_HERE)
         self._show(user, server, ended=end_sentence(*last, None))
@@ -98,5 +98,5 @@ class StartAgainButton(PendingPageBase):
 
     async def post(self, user: str, server: str) -> None:
         check_owner(self, user, AccessRight.ACT)
-        await self.admission().store.transact(lambda turn: log_in(turn, user, server))
+        await self.admission().store.transact(lambda transaction: log_in(transaction, user, server))
         self.redirect(self.page(user, server), status=303)

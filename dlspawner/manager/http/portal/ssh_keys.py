@@ -30,7 +30,7 @@ class KeysPageBase(PageHandler):
 
     async def add(self, person: HubIdentity, keys: Sequence[PublicKey]) -> None:
         """Add keys and go back to the page, which says what happened."""
-        result = await self.manager.store.add_keys(person.name, keys, self.manager.now(), ssh_keys.MOST_KEYS)
+        result = await self.manager.database.add_keys(person.name, keys, self.manager.now(), ssh_keys.MOST_KEYS)
         if isinstance(result, TooManyKeys):
             await self.show_keys(person, 409, problems=(result.sentence,))
             return
@@ -54,12 +54,12 @@ class KeysPageBase(PageHandler):
 
     async def show_keys(self, person: HubIdentity, status: int = 200, **values: object) -> None:
         """The page, with what was done just now, or what is wrong, in `values`."""
-        keys, said = await self.manager.store.keys(person.name), self.said()
+        keys, said = await self.manager.database.keys(person.name), self.said()
         self.show(
             "keys.html",
             status,
             keys=keys,
-            suggestions=await self.manager.store.suggestions(person.name),
+            suggestions=await self.manager.database.suggestions(person.name),
             added=_among(keys, said.get("added", "")),
             known=_among(keys, said.get("known", "")),
             saved="saved" in said,
@@ -68,7 +68,7 @@ class KeysPageBase(PageHandler):
             limit=ssh_keys.MOST_KEYS,
             min_rsa_bits=self.manager.min_rsa_bits,
             ssh_hosts=self.manager.ssh_target is not None,
-            start_on_connect=await self.manager.store.starts_by_login(person.name),
+            start_on_connect=await self.manager.database.starts_by_login(person.name),
             ssh_pinned=bool(read_host_keys(self.manager.ssh_host_key_file)),
             told=notices_for(self),
             **values,
@@ -96,7 +96,7 @@ class RemoveKeyButton(KeysPageBase):
         self.back()
 
     async def post(self, id_: str) -> None:
-        await self.manager.store.remove_key(self.person().name, int(id_))
+        await self.manager.database.remove_key(self.person().name, int(id_))
         self.back(removed="1")  # also when it was gone already: that is what was wanted
 
 
@@ -108,7 +108,7 @@ class StartOnConnectButton(KeysPageBase):
 
     async def post(self) -> None:
         wanted = self.get_body_argument("start", "") == "1"
-        await self.manager.store.start_by_login(self.person().name, wanted)
+        await self.manager.database.start_by_login(self.person().name, wanted)
         self.back(saved="1")
 
 
@@ -120,7 +120,7 @@ class ImportSuggestionButton(KeysPageBase):
 
     async def post(self, id_: str) -> None:
         person = self.person()
-        offered = {suggestion.id: suggestion for suggestion in await self.manager.store.suggestions(person.name)}
+        offered = {suggestion.id: suggestion for suggestion in await self.manager.database.suggestions(person.name)}
         chosen = offered.get(int(id_))
         if chosen is None:
             self.back()  # imported already, or a newer job found other keys

@@ -36,7 +36,7 @@ from dlspawner.manager.db.store import Database
 from dlspawner.manager.history.gpu_hours import HistoryRetention
 from dlspawner.manager.http import handlers
 from dlspawner.manager.http.auth import HubServiceInfo, ServiceAuth, ServiceEnvironmentMissing, make_auth, read_service
-from dlspawner.manager.http.portal import ssh_keys
+from dlspawner.manager.http.templates import make_environment
 from dlspawner.manager.logs.collector import JobLogs
 from dlspawner.manager.model.ssh_keys import MAX_RSA_BITS, MIN_RSA_BITS
 from dlspawner.manager.server import TEMPLATES, ServerCannotStart, bind, close_hub_client, drain, make_web
@@ -46,7 +46,7 @@ from dlspawner.settings import Settings
 
 
 class Manager(Application):
-    """Serves /services/jobs/ beside the Hub: people's SSH keys, and the gateway's questions about them."""
+    """Serves /services/jobs/ beside the Hub: admission, queue, culling and history of jobs, portal and SSH keys."""
 
     name = "dlspawner-manager"
     description = __doc__ or ""
@@ -233,7 +233,7 @@ class Manager(Application):
             logger.setLevel(level)
 
     def update_config(self, config: Config) -> None:
-        """Take settings, of which it has to know all: it ends with a sentence on one that it does not."""
+        """Takes the settings; the process ends with a sentence about an unknown one."""
         self._refuse(unknown(config, type(self)))
         super().update_config(config)
 
@@ -258,16 +258,16 @@ class Manager(Application):
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         files = self._config_files()
-        store = Database.open(self.db_url)
+        database = Database.open(self.db_url)
         hub = HubClient(service.api_url, service.api_token)
-        acting, tasks = None, list[asyncio.Task[None]]()
+        leader, tasks = None, list[asyncio.Task[None]]()
         try:
             if files:
-                acting = self._leader_elector(store, hub, files, await initial(files, JobRepository(store)))
-                tasks.append(asyncio.create_task(acting.run(), name="decide"))
-            meters = acting.metrics if acting else ManagerMetrics()
-            tasks.append(asyncio.create_task(watch_loop(meters.loop_lag.observe), name="measure the loop's lag"))
-            manager = self._assemble(service, store, acting, meters)
+                leader = self._leader_elector(database, hub, files, await initial(files, JobRepository(database)))
+                tasks.append(asyncio.create_task(leader.run(), name="decide"))
+            metrics = leader.metrics if leader else ManagerMetrics()
+            tasks.append(asyncio.create_task(watch_loop(metrics.loop_lag.observe), name="measure the loop's lag"))
+            manager = self._assemble(service, database, leader, metrics)
             server = HTTPServer(make_web(manager), xheaders=True, idle_connection_timeout=300)
             server.add_sockets(sockets)
             shown = make_url(self.db_url).render_as_string(hide_password=True)
@@ -279,10 +279,10 @@ class Manager(Application):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            if acting and acting.prometheus:
-                await acting.prometheus.close()
+            if leader and leader.prometheus:
+                await leader.prometheus.close()
             await hub.close()
-            await store.close()
+            await database.close()
             await close_hub_client()
 
     def _config_files(self) -> ConfigReloader | None:
@@ -297,10 +297,10 @@ class Manager(Application):
         return ConfigReloader(Path(given[2]) / "jobs", Path(given[0]), Path(given[1]), demands)
 
     def _leader_elector(
-        self, store: Database, hub: HubClient, files: ConfigReloader, wanted: Settings
+        self, database: Database, hub: HubClient, files: ConfigReloader, wanted: Settings
     ) -> LeaderElector:
         return LeaderElector(
-            ledger=JobRepository(store),
+            repository=JobRepository(database),
             files=files,
             settings=wanted,
             hub=hub,
@@ -321,9 +321,9 @@ class Manager(Application):
         )
 
     def _assemble(
-        self, service: HubServiceInfo, store: Database, acting: LeaderElector | None, meters: ManagerMetrics
+        self, service: HubServiceInfo, database: Database, leader: LeaderElector | None, metrics: ManagerMetrics
     ) -> handlers.ManagerContext:
-        templates = ssh_keys.make_environment(self.template_paths)
+        templates = make_environment(self.template_paths)
         try:
             for name in TEMPLATES:
                 templates.get_template(name)
@@ -333,11 +333,11 @@ class Manager(Application):
         return handlers.ManagerContext(
             service=service,
             auth=make_auth(service, self),
-            store=store,
+            database=database,
             pages=templates,
             now=_now,
-            leader=acting,
-            meters=meters,
+            leader=leader,
+            metrics=metrics,
             authenticate_prometheus=self.authenticate_prometheus,
             ssh_target=read_target(self.ssh_address),
             min_rsa_bits=self.min_rsa_bits,

@@ -74,9 +74,9 @@ class StaticHandler(ManagerHandler):
 
 # Every address, as a pattern below the service's prefix.
 ROUTES: Routes = (
-    ("health", ssh.HealthHandler),
-    ("ready", ssh.ReadyHandler),
-    ("oauth_callback", ssh_keys.OAuthCallbackPage),
+    ("health", metrics.HealthHandler),
+    ("ready", metrics.ReadyHandler),
+    ("oauth_callback", handlers.OAuthCallbackPage),
     (r"static/([\w@/.-]+)", StaticHandler),
     # Pages.
     ("", my_jobs.MyJobsPage),
@@ -189,7 +189,7 @@ class ServerCannotStart(Exception):
 
 
 def bind(address: str, port: int) -> list[socket.socket]:
-    """Take the port, with ``::`` of IPv4 as well; CannotStart when that is impossible."""
+    """Take the port, with ``::`` of IPv4 as well; ServerCannotStart when that is impossible."""
     setting = "the url of the service in jupyterhub_config.py, JUPYTERHUB_SERVICE_URL here"
     try:
         return bind_sockets(port, None if address == "::" else address)

@@ -93,7 +93,7 @@ class Bare(RequestHandler):
         assert await identify(self.served.manager.auth, self) is not None
 
     async def rows(self, statement: Any, **values: Any) -> list[dict[str, Any]]:
-        store = self.served.manager.store
+        store = self.served.manager.database
         found = await store.read(lambda connection: connection.execute(statement, values).all())
         return [told(row, self.said.get(row.job) or self.said["new"]) for row in found]
 

@@ -32,15 +32,15 @@ from dlspawner.manager.state.job_store import JobStore, Transaction
 log = logging.getLogger("dlspawner.manager")
 
 
-def reevaluate_all(turn: Transaction) -> None:
+def reevaluate_all(transaction: Transaction) -> None:
     """Reevaluates every pending job, and withdraws notices of denials after some days."""
-    capped = {team.name for team in turn.cluster_state.teams.teams if team.user_caps.soft is not None}
-    for name in tuple(turn.store.pending.values()):
-        record = turn.record(name)
+    capped = {team.name for team in transaction.cluster_state.teams.teams if team.user_caps.soft is not None}
+    for name in tuple(transaction.store.pending.values()):
+        record = transaction.record(name)
         if record is not None and _may_move(record.job, capped):
-            lifecycle.reevaluate(turn, record)
-    for notice in turn.store.notices.overdue(notice_model.NoticeKind.DENIED, turn.now):
-        job_store.withdraw(turn, notice.job, notice_model.NoticeKind.DENIED)
+            lifecycle.reevaluate(transaction, record)
+    for notice in transaction.store.notices.overdue(notice_model.NoticeKind.DENIED, transaction.now):
+        job_store.withdraw(transaction, notice.job, notice_model.NoticeKind.DENIED)
 
 
 def _may_move(job: Job, capped: Collection[str]) -> bool:
@@ -50,21 +50,23 @@ def _may_move(job: Job, capped: Collection[str]) -> bool:
     return job.state is JobState.PENDING_APPROVAL
 
 
-def decide(turn: Transaction, request: ApprovalRequest, word: Decision) -> bool:
+def decide(transaction: Transaction, request: ApprovalRequest, word: Decision) -> bool:
     """Decides a request; False when it was decided or withdrawn already."""
-    waits = turn.store.requests.get(request.job, ())
-    record = turn.record(request.job)
+    waits = transaction.store.requests.get(request.job, ())
+    record = transaction.record(request.job)
     if record is None or all(one.id != request.id for one in waits):
         return False
     standing = ApprovalState.APPROVED if word.approved else ApprovalState.DENIED
-    said = replace(request, standing=standing, at=turn.now, by=word.by, reason=clean(word.reason, LONGEST_REASON))
+    said = replace(
+        request, standing=standing, at=transaction.now, by=word.by, reason=clean(word.reason, LONGEST_REASON)
+    )
     by_whom = decision_sentence(said)
     if word.approved:
-        _approve(turn, record, said, by_whom, more=len(waits) > 1)
+        _approve(transaction, record, said, by_whom, more=len(waits) > 1)
     else:
-        lifecycle.deny(turn, record, said, by_whom)
+        lifecycle.deny(transaction, record, said, by_whom)
         text = f"Denied: {said.what}. The request has ended. It was denied {_ended(by_whom)}"
-        notify.post(turn, record.job, notice_model.NoticeKind.DENIED, text, cause=said.id)
+        notify.post(transaction, record.job, notice_model.NoticeKind.DENIED, text, cause=said.id)
     log.info(
         "approval kind=%s team=%s job=%s user=%s gpus=%g decision=%s by=%s",
         *(said.kind.value, said.team, said.job, said.user, said.gpus / 1000, standing.value, said.by),
@@ -72,20 +74,20 @@ def decide(turn: Transaction, request: ApprovalRequest, word: Decision) -> bool:
     return True
 
 
-def _approve(turn: Transaction, record: JobRecord, said: ApprovalRequest, by_whom: str, *, more: bool) -> None:
+def _approve(transaction: Transaction, record: JobRecord, said: ApprovalRequest, by_whom: str, *, more: bool) -> None:
     """``more``: another request of the job is pending."""
     job = _granted(record.job, said.kind)
-    record = lifecycle.approve(turn, replace(record, job=job), said, by_whom, more=more)
+    record = lifecycle.approve(transaction, replace(record, job=job), said, by_whom, more=more)
     if not more:
         text = f"Approved: {said.what}. It was approved {_ended(by_whom)}"
-        notify.post(turn, record.job, notice_model.NoticeKind.APPROVED, text, cause=said.id)
+        notify.post(transaction, record.job, notice_model.NoticeKind.APPROVED, text, cause=said.id)
 
 
-def forget_denial(turn: Transaction, user: str, server: str) -> None:
+def forget_denial(transaction: Transaction, user: str, server: str) -> None:
     """Withdraws the notice of a denial when the user requests the server again."""
-    for notice in turn.store.notices.read(Recipient(user, server), turn.now):
+    for notice in transaction.store.notices.read(Recipient(user, server), transaction.now):
         if notice.kind is notice_model.NoticeKind.DENIED and notice.server == server:
-            job_store.withdraw(turn, notice.job, notice_model.NoticeKind.DENIED)
+            job_store.withdraw(transaction, notice.job, notice_model.NoticeKind.DENIED)
 
 
 def _granted(job: Job, kind: ApprovalKind) -> Job:
@@ -99,10 +101,10 @@ def _granted(job: Job, kind: ApprovalKind) -> Job:
 _ID = "0" * 16  # the id of no posted notice
 
 
-def pending_notice(book: JobStore, name: str, *, admin: bool) -> tuple[Notice, ...]:
+def pending_notice(store: JobStore, name: str, *, admin: bool) -> tuple[Notice, ...]:
     """Returns the notice of requests that this user may decide, if there are any."""
-    teams = book.cluster_state.teams
-    found = [one for some in book.requests.values() for one in some if _concerns(one, teams, name, admin=admin)]
+    teams = store.cluster_state.teams
+    found = [one for some in store.requests.values() for one in some if _concerns(one, teams, name, admin=admin)]
     if not found:
         return ()
     posted = min(one.requested for one in found)

@@ -1,23 +1,25 @@
 """Starts: scheduled jobs are started through the Hub, which has kept the options.
 
-A start is requested without a body, and again until the Hub's spawner sends the job's admission request, or until the
-reservation has expired: then nothing is left behind, and the job is in its place again.
+Each scheduling of a job is one *attempt*. A start is requested without a body, and again until the Hub's spawner sends
+the job's admission request, or until the reservation has expired: then nothing is left behind, and the job is back at
+its position.
 
 * The Hub does not answer, is full (429) or is still stopping the server: the request is repeated, with pauses.
-* It fails (500) before its spawner asks for the job, as with a hook that raises: the turn is over at once, and the next
-  one comes after a longer pause each time. Each of these is a failure to the Hub, which may give up after a few
-  (``consecutive_failure_limit``): so the third one ends the job, across changes of the leader.
-* It has taken the start (202) and does not start it any more, and its spawner has not asked for the job: that may be
-  such a failure, or a refusal that passes. The turn is over at once, with a longer pause each time, and the job ends
-  after many.
-* It wants a fresh login: *login-required*. The job holds nothing and keeps its place, and the person is told.
+* It fails (500) before its spawner sends the admission request, as with a hook that raises: the attempt ends at once,
+  and the next one comes after a longer pause each time. Each of these is a failure to the Hub, which may give up after
+  a few (``consecutive_failure_limit``): so the third one ends the job, across changes of the leader.
+* It has accepted the start (202) and does not start the server any more, without an admission request: that may be such
+  a failure, or a temporary refusal. The attempt ends at once, with a longer pause each time, and the job ends after
+  many.
+* It requires a fresh login: *login-required*. The job holds nothing and keeps its position, and the owner is notified.
 * It says that the server runs: later, because it may not have noticed yet that the pod is gone; if another job of ours
   runs there, this one ends.
-* It refuses: the job keeps its place, and blocks no other job; its user reads why, and it is requested now and then.
-* It has no such server any more, or has started nothing after many turns: the job ends, with the reason.
+* It refuses: the job keeps its position, and blocks no other job; its user reads why, and the start is requested now
+  and then.
+* It has no such server any more, or has started nothing after many attempts: the job ends, with the reason.
 
 A job with pods that wait in the cluster for an engine (`core.schedulers`) is started when all of them have a node, then
-until the Hub does it: the job holds what it has, so there is no turn that could be over.
+until the Hub does it: the job holds what it has, so its attempt has no deadline.
 
 An admitted job without a pod belongs to the Hub for the time of its reservation, also if the Hub was killed meanwhile.
 
@@ -45,14 +47,14 @@ _OWNER_LOOK_SECONDS = 10.0  # between checks that a pending job still has a user
 _OWNER_LOOKS_PER_SECOND = 2  # of all jobs together
 _LONGEST_PAUSE = timedelta(minutes=5)
 _FAILED_PAUSE = timedelta(seconds=30)  # the first one
-_UNANSWERED_PAUSE = timedelta(seconds=5)  # after a turn in which the Hub was full or away
+_UNANSWERED_PAUSE = timedelta(seconds=5)  # after an attempt during which the Hub was full or away
 _REFUSED_PAUSE = timedelta(seconds=5)  # longer than it takes Hub and Manager to read the same files
 _HELD_BACK = timedelta(minutes=1)  # between questions whether the Hub would start by now what it has refused
 _MOST_FAILED = 3  # starts of a job that the Hub answers with 500
 _FULL = 429
 log = logging.getLogger("dlspawner.manager")
 
-Turn = tuple[str, int]  # a job, and how often it was scheduled
+Attempt = tuple[str, int]  # a job, and how often it was scheduled
 SILENT = "The Hub refuses to start it, and does not say why."
 
 
@@ -68,57 +70,57 @@ class Dispatcher:
     and `retry` schedule refused ones again, and `due_owners` and `check_owner` end pending jobs without a server.
     """
 
-    book: JobStore
+    store: JobStore
     queue: Scheduler
     hub: HubClient
-    # STARTING: the Hub has begun the start in this turn; RUNNING: it says that the server runs already.
-    _answers: dict[Turn, JobState] = field(default_factory=dict)
+    # STARTING: the Hub has begun the start in this attempt; RUNNING: it says that the server runs already.
+    _answers: dict[Attempt, JobState] = field(default_factory=dict)
     _with_owner: set[str] = field(default_factory=set)  # pending jobs that had a server when they were last looked at
 
     # Starts
 
-    def due(self) -> list[Turn]:
+    def due(self) -> list[Attempt]:
         """Returns the scheduled jobs, in the order of scheduling."""
-        verdicts = self.book.cluster_state.verdicts
+        verdicts = self.store.cluster_state.verdicts
         awaiting = [
             (job, record.start_attempts)
-            for job, record in self.book.records.items()
+            for job, record in self.store.records.items()
             if record.awaiting_start and (not record.seen or isinstance(verdicts.get(job), EngineAdmits))
         ]
-        self._answers = {turn: self._answers[turn] for turn in awaiting if turn in self._answers}
-        return sorted(awaiting, key=lambda turn: self.queue.order.get(turn[0], 0))
+        self._answers = {attempt: self._answers[attempt] for attempt in awaiting if attempt in self._answers}
+        return sorted(awaiting, key=lambda attempt: self.queue.order.get(attempt[0], 0))
 
-    async def reconcile(self, turn: Turn) -> None:
-        """Requests one start, or ends its turn."""
-        job, _ = turn
-        record = self.book.records.get(job)
+    async def reconcile(self, attempt: Attempt) -> None:
+        """Requests one start, or ends the attempt."""
+        job, _ = attempt
+        record = self.store.records.get(job)
         if record is None or not record.awaiting_start:
             return
         if record.waits_in_cluster:
-            await self._start_placed(turn, record.job)
+            await self._start_placed(attempt, record.job)
             return
-        if record.deadline is None or record.deadline <= self.book.now():
-            await self._time_out(turn)
+        if record.deadline is None or record.deadline <= self.store.now():
+            await self._time_out(attempt)
             return
         try:
-            answer = await self._request(record.job, turn)
+            answer = await self._request(record.job, attempt)
         except HubFailed as problem:
             log.warning("job=%s its start has failed in the Hub: %s", job, problem)
-            await self.book.transact(partial(self._fail, job=job))
+            await self.store.transact(partial(self._fail, job=job))
             return
         if isinstance(answer, _Failure):
-            await self.book.transact(partial(self._end, job=job, end=answer))
+            await self.store.transact(partial(self._end, job=job, end=answer))
         elif answer is JobState.LOGIN_REQUIRED:
-            await self.book.transact(partial(lifecycle.require_login, job=job))
+            await self.store.transact(partial(lifecycle.require_login, job=job))
         elif answer is JobState.ENDED:
-            await self._time_out(turn)
+            await self._time_out(attempt)
         elif answer is not None:
-            self._answers[turn] = answer
+            self._answers[attempt] = answer
 
-    async def _start_placed(self, turn: Turn, job: Job) -> None:
+    async def _start_placed(self, attempt: Attempt, job: Job) -> None:
         """Requests the start of a job with pods on their nodes; what the Hub refuses for good is stopped."""
         try:
-            answer = await self._request(job, turn)
+            answer = await self._request(job, attempt)
         except HubFailed as problem:
             log.warning("job=%s its start has failed in the Hub, and is requested again: %s", job.id, problem)
             return
@@ -126,18 +128,18 @@ class Dispatcher:
             reason, detail = EventReason.START_REFUSED, "The Hub wants a fresh login before it starts it."
             if isinstance(answer, _Failure):
                 reason, detail = answer.reason, answer.detail or SILENT
-            await self.book.transact(lambda now: lifecycle.stop(now, job.id, reason, detail))
+            await self.store.transact(lambda now: lifecycle.stop(now, job.id, reason, detail))
         elif answer is JobState.RUNNING:  # a restarted Hub has gone on with the start
-            await self.book.transact(partial(_rejoin, job=job.id))
+            await self.store.transact(partial(_rejoin, job=job.id))
         elif answer is JobState.ENDED:
-            self._answers.pop(turn, None)
+            self._answers.pop(attempt, None)
         elif answer is not None:
-            self._answers[turn] = answer
+            self._answers[attempt] = answer
 
-    async def _request(self, job: Job, turn: Turn) -> JobState | _Failure | None:
+    async def _request(self, job: Job, attempt: Attempt) -> JobState | _Failure | None:
         """Requests the start unless the Hub has begun it already; returns how the Hub knows the server then.
 
-        *Ended*: it had begun the start in this turn, and does not any more. None: it cannot start it now.
+        *Ended*: it had begun the start in this attempt, and does not any more. None: it cannot start it now.
         """
         server = await self._server(job)
         if server is None:
@@ -150,13 +152,13 @@ class Dispatcher:
             )
         if server.pending:
             return JobState.STARTING if server.pending == "spawn" else None
-        if self._answers.get(turn) is JobState.STARTING:
+        if self._answers.get(attempt) is JobState.STARTING:
             return JobState.ENDED
         where = (job.user, job.server)
         self.queue.starts_in_flight[where] = job.id
         try:
             about = {"dlspawner.job": job.id, "dlspawner.user": job.user, "dlspawner.server": job.server}
-            waited = (self.book.now() - job.submitted).total_seconds()
+            waited = (self.store.now() - job.submitted).total_seconds()
             with tracing.span("start from the queue", {**about, "dlspawner.queued_seconds": waited}):
                 await self.hub.start_server(*where)
         except HubRejected as no:
@@ -181,100 +183,102 @@ class Dispatcher:
         return user.servers.get(job.server) if user is not None else None
 
     def _replaced(self, job: Job) -> bool:
-        return any(other.holds for other in self.book.on(job.user, job.server) if other.id != job.id)
+        return any(other.holds for other in self.store.on(job.user, job.server) if other.id != job.id)
 
-    async def _time_out(self, key: Turn) -> None:
+    async def _time_out(self, key: Attempt) -> None:
         job, _ = key
 
-        def note(turn: Transaction) -> None:
-            record = turn.record(job)
+        def note(transaction: Transaction) -> None:
+            record = transaction.record(job)
             if record is None or not record.awaiting_start or record.seen:
                 return
             pause = _UNANSWERED_PAUSE
             if key not in self._answers:  # the Hub was full or away, which is not the job's fault
                 record = replace(record, start_attempts=record.start_attempts - 1)
             elif record.start_attempts >= MAX_START_ATTEMPTS:
-                lifecycle.fail_start(turn, record, EventReason.NOT_STARTED, "The Hub has tried it many times.")
+                lifecycle.fail_start(transaction, record, EventReason.NOT_STARTED, "The Hub has tried it many times.")
                 return
             else:
                 pause = min(_LONGEST_PAUSE, timedelta(seconds=5) * 2 ** min(record.start_attempts, 10))
-            self.queue.backoff(job, turn.now + pause)
-            lifecycle.requeue(turn, record, EventReason.START_TIMEOUT)
+            self.queue.backoff(job, transaction.now + pause)
+            lifecycle.requeue(transaction, record, EventReason.START_TIMEOUT)
 
-        await self.book.transact(note)
+        await self.store.transact(note)
 
-    def _fail(self, turn: Transaction, *, job: str) -> None:
+    def _fail(self, transaction: Transaction, *, job: str) -> None:
         """The Hub could not start it. After an admission request of its spawner the failure is reported otherwise."""
-        record = turn.record(job)
+        record = transaction.record(job)
         if record is None or not record.awaiting_start or record.seen:
             return
         failed = record.failures + 1
         if failed >= _MOST_FAILED:
             detail = f"The Hub has answered {failed} times with status 500."
-            lifecycle.fail_start(turn, record, EventReason.START_FAILED, detail)
+            lifecycle.fail_start(transaction, record, EventReason.START_FAILED, detail)
             return
-        self.queue.backoff(job, turn.now + min(_LONGEST_PAUSE, _FAILED_PAUSE * 4 ** (failed - 1)))
-        lifecycle.requeue(turn, replace(record, failures=failed), EventReason.START_FAILING)
+        self.queue.backoff(job, transaction.now + min(_LONGEST_PAUSE, _FAILED_PAUSE * 4 ** (failed - 1)))
+        lifecycle.requeue(transaction, replace(record, failures=failed), EventReason.START_FAILING)
 
-    def _end(self, turn: Transaction, *, job: str, end: _Failure) -> None:
+    def _end(self, transaction: Transaction, *, job: str, end: _Failure) -> None:
         """A job that the Hub refuses keeps its place.
 
         The first time it may be by files that it has read before us, or we before it. After that the job blocks no
         other job, and its user reads why, until the files change, some time is over, or the start is requested again.
         """
-        record, book = turn.record(job), turn.store
+        record, store = transaction.record(job), transaction.store
         if record is None or not record.awaiting_start or record.seen:
             return
         if end.reason is not EventReason.START_REFUSED:
-            lifecycle.fail_start(turn, record, end.reason, end.detail)
+            lifecycle.fail_start(transaction, record, end.reason, end.detail)
             return
-        again = self.queue.refused.get(job, (-1, turn.now))[0] == book.files
-        self.queue.refused = {one: at for one, at in self.queue.refused.items() if one in book.records}
-        self.queue.refused[job] = book.files, turn.now
-        self.queue.backoff(job, turn.now + _REFUSED_PAUSE)
+        again = self.queue.refused.get(job, (-1, transaction.now))[0] == store.files
+        self.queue.refused = {one: at for one, at in self.queue.refused.items() if one in store.records}
+        self.queue.refused[job] = store.files, transaction.now
+        self.queue.backoff(job, transaction.now + _REFUSED_PAUSE)
         if again:
             record = replace(record, job=replace(record.job, inadmissible=end.detail or SILENT))
         record = replace(record, start_attempts=record.start_attempts - 1)
-        lifecycle.requeue(turn, record, EventReason.START_REFUSED, end.detail)
+        lifecycle.requeue(transaction, record, EventReason.START_REFUSED, end.detail)
 
     # Refused starts
 
     def due_refused(self) -> list[str]:
         """Returns the jobs that were held back long enough."""
-        now = self.book.now()
+        now = self.store.now()
         return [
             job
             for job, (_, at) in self.queue.refused.items()
-            if (record := self.book.records.get(job)) is not None and record.job.inadmissible and now - at >= _HELD_BACK
+            if (record := self.store.records.get(job)) is not None
+            and record.job.inadmissible
+            and now - at >= _HELD_BACK
         ]
 
     async def retry(self, job: str) -> None:
-        self.book.mark_inadmissible(job, "")
-        self.book.capacity_changed.set()
+        self.store.mark_inadmissible(job, "")
+        self.store.capacity_changed.set()
 
     # Pending jobs without a server
 
     def due_owners(self) -> list[str]:
         """Returns the pending jobs; those with victims first, so that no victim is stopped for a removed server."""
-        waits = [record.job for record in self.book.records.values() if record.job.state in WAITING]
+        waits = [record.job for record in self.store.records.values() if record.job.state in WAITING]
         self._with_owner.intersection_update(job.id for job in waits)
         return [job.id for job in sorted(waits, key=lambda job: not job.reserved)]
 
     async def check_owner(self, job: str) -> float:
         """Ends a pending job without a server or user; returns the seconds until the next check."""
-        record = self.book.records.get(job)
+        record = self.store.records.get(job)
         if record is None or record.job.state not in WAITING:
             return 0.0
         if job not in self._with_owner:
             self._with_owner.add(job)  # its server was there a moment ago
         elif await self._server(record.job) is None:
-            await self.book.transact(partial(lifecycle.end_removed, job=job))
+            await self.store.transact(partial(lifecycle.end_removed, job=job))
         if record.job.reserved:
             return _OWNER_LOOK_SECONDS
         return max(_OWNER_LOOK_SECONDS, len(self.due_owners()) / _OWNER_LOOKS_PER_SECOND)
 
 
-def _rejoin(turn: Transaction, *, job: str) -> None:
-    record = turn.record(job)
+def _rejoin(transaction: Transaction, *, job: str) -> None:
+    record = transaction.record(job)
     if record is not None and record.waits_in_cluster:
-        lifecycle.rejoin(turn, record)
+        lifecycle.rejoin(transaction, record)

@@ -62,7 +62,7 @@ log = logging.getLogger("dlspawner.manager")
 class EngineController:
     """Runs one engine for one store: `watch` never ends by itself; work queues run `due` with `reconcile`."""
 
-    book: JobStore
+    store: JobStore
     cluster: KubernetesClient
     namespaces: JobNamespaces
     engine: Engine
@@ -80,7 +80,7 @@ class EngineController:
         self._unlisted = {
             (kind, where) for kind in kinds for where in (self.namespaces.all if kind.namespaced else (None,))
         }
-        self.book.subscribers.append(self._on_events)
+        self.store.subscribers.append(self._on_events)
 
     # What is seen
 
@@ -113,7 +113,8 @@ class EngineController:
 
     def _forget(self, kind: ObjectKind, name: str) -> None:
         self._shared.pop((kind, name), None)
-        for job in [job for job, own in self._own.items() if own.pop((kind, name), None)]:
+        for job in [job for job, own in self._own.items() if (kind, name) in own]:
+            self._drop(job, (kind, name))
             self._changed[job] = None
 
     def observe_pod(self, change: WatchEvent) -> None:
@@ -138,19 +139,19 @@ class EngineController:
 
     @property
     def _config(self) -> SchedulerConfig:
-        return self.book.cluster_state.cluster.scheduler
+        return self.store.cluster_state.cluster.scheduler
 
     def _on_events(self, events: Sequence[JobEvent]) -> None:
         self._changed |= dict.fromkeys(event.record.job.id for event in events)
         self.wake.set()
 
     def observed(self, job: str) -> Observed:
-        record, known = self.book.records.get(job), self._pods.get(job, {})
+        record, known = self.store.records.get(job), self._pods.get(job, {})
         pods = tuple(known[one.uid] for one in (record.seen if record else ()) if one.uid in known)
         return Observed(self._own.get(job, {}), self._shared, pods)
 
     def additions(self, job: Job) -> tuple[Manifest, ...]:
-        return self.engine.additions(job, self.book.cluster_state.cluster, self.observed(job.id))
+        return self.engine.additions(job, self.store.cluster_state.cluster, self.observed(job.id))
 
     # What is done
 
@@ -167,7 +168,7 @@ class EngineController:
         # Caps of users and teams may hold a job back, or no more.
         if self.engine.kinds and now >= self._compared_at + _COMPARE_SECONDS:
             self._compared_at = now
-            records = self.book.records.items()
+            records = self.store.records.items()
             self._changed |= {job: None for job, record in records if self._wants(record) != bool(self._own.get(job))}
         return list(self._changed)
 
@@ -178,18 +179,18 @@ class EngineController:
             await self._carry_out(job)
         except KubernetesError as problem:
             self._changed[job] = None
-            if job in self.book.records and not self._own.get(job):
-                title = self.book.cluster_state.cluster.scheduler.title
-                self.book.put_verdict(job, EngineWaits(EngineSays.NOT_TAKEN.sentence(title)))
+            if job in self.store.records and not self._own.get(job):
+                title = self.store.cluster_state.cluster.scheduler.title
+                self.store.put_verdict(job, EngineWaits(EngineSays.NOT_TAKEN.sentence(title)))
             raise problem from None
         await self._judge(job)
         return 0.0
 
     async def _carry_out(self, job: str) -> None:
-        record = self.book.records.get(job)
+        record = self.store.records.get(job)
         wanted: dict[tuple[ObjectKind, str], EngineObject] = {}
         if record is not None and self._wants(record):
-            found = self.engine.objects(record.job, self.book.cluster_state.cluster, self.observed(job))
+            found = self.engine.objects(record.job, self.store.cluster_state.cluster, self.observed(job))
             wanted = {(one.kind, one.name): one for one in found}
         own = self._own.get(job, {})
         for key, there in list(own.items()):
@@ -202,7 +203,7 @@ class EngineController:
         for key, one in wanted.items():
             if key not in self._own.get(job, {}):
                 await self._create(one, namespace)
-        for patch in self.engine.patches(record.job, self.observed(job), self.book.now()):
+        for patch in self.engine.patches(record.job, self.observed(job), self.store.now()):
             await self._patch(patch, self._own[job][patch.kind, patch.name], namespace)
 
     async def _create(self, wanted: EngineObject, namespace: str) -> None:
@@ -226,34 +227,35 @@ class EngineController:
         self._see(patch.kind, made)
 
     def _drop(self, job: str, key: tuple[ObjectKind, str]) -> None:
-        self._own[job].pop(key, None)
-        if not self._own[job]:
-            del self._own[job]
+        own = self._own.get(job, {})
+        own.pop(key, None)
+        if not own:
+            self._own.pop(job, None)
 
     def _wants(self, record: JobRecord) -> bool:
         """True if nothing but the engine keeps a job from starting, or if the job holds what the engine gave."""
-        job, world = record.job, self.book.cluster_state
+        job, world = record.job, self.store.cluster_state
         if job.id.startswith(EXTERNAL_POD_PREFIX):
             return False
         waits = job.state is JobState.QUEUED
         return job.holds or (waits and limits.config_violation(job, world) is None and limits.caps(job, world) is None)
 
     async def _judge(self, job: str) -> None:
-        record = self.book.records.get(job)
+        record = self.store.records.get(job)
         verdict = self.engine.verdict(record.job, self.observed(job)) if record is not None else None
         if isinstance(verdict, EngineWaits):
             verdict = replace(verdict, position=self._positions.get(job))
-        self.book.put_verdict(job, verdict)
+        self.store.put_verdict(job, verdict)
         if isinstance(verdict, EngineEvicts) and self._config.admits_before_pods:
-            await self.book.transact(partial(_evict, job=job, verdict=verdict))
+            await self.store.transact(partial(_evict, job=job, verdict=verdict))
 
     # Positions
 
     async def read_positions(self) -> None:
         """Reads the positions of waiting jobs, queue by queue; a queue without an answer has none."""
-        cluster = self.book.cluster_state.cluster
+        cluster = self.store.cluster_state.cluster
         views: dict[tuple[str, QueueView], None] = {}
-        waiting = [one.job for one in self.book.records.values() if one.job.state is JobState.QUEUED]
+        waiting = [one.job for one in self.store.records.values() if one.job.state is JobState.QUEUED]
         for job in waiting:
             view = self.engine.queue_view(job, cluster) if job.id in self._own else None
             if view is not None:
@@ -268,9 +270,9 @@ class EngineController:
             found |= self.engine.positions(told)
         self._positions = found
         for job in waiting:
-            verdict = self.book.cluster_state.verdicts.get(job.id)
+            verdict = self.store.cluster_state.verdicts.get(job.id)
             if isinstance(verdict, EngineWaits):
-                self.book.put_verdict(job.id, replace(verdict, position=found.get(job.id)))
+                self.store.put_verdict(job.id, replace(verdict, position=found.get(job.id)))
 
 
 @dataclass(slots=True)
@@ -305,21 +307,21 @@ class LeftObjects:
         return 0.0
 
 
-def _evict(turn: Transaction, *, job: str, verdict: EngineEvicts) -> None:
+def _evict(transaction: Transaction, *, job: str, verdict: EngineEvicts) -> None:
     """The engine takes back what a job has: after notice if the job runs, at once if there is nothing to lose yet."""
-    record = turn.record(job)
+    record = transaction.record(job)
     if record is None or record.job.notice is not None:
         return
     if record.awaiting_start:
-        lifecycle.requeue(turn, record, EventReason.ENGINE_EVICTED, verdict.sentence)
+        lifecycle.requeue(transaction, record, EventReason.ENGINE_EVICTED, verdict.sentence)
     elif record.job.state is JobState.STARTING:
-        lifecycle.stop(turn, job, EventReason.PREEMPTED, engine_sentence(record, verdict))
+        lifecycle.stop(transaction, job, EventReason.PREEMPTED, engine_sentence(record, verdict))
     elif record.job.state is JobState.RUNNING:
-        until = turn.now + turn.cluster_state.cluster.scheduling.notice
-        lifecycle.give_notice(turn, record, until, turn.cluster_state.cluster.scheduler.name.value)
+        until = transaction.now + transaction.cluster_state.cluster.scheduling.notice
+        lifecycle.give_notice(transaction, record, until, transaction.cluster_state.cluster.scheduler.name.value)
         if record.job.user:
             text = f"{verdict.sentence} The job will be stopped {WHEN}."
-            post(turn, record.job, NoticeKind.PREEMPTED, text, cause=verdict.sentence, until=until)
+            post(transaction, record.job, NoticeKind.PREEMPTED, text, cause=verdict.sentence, until=until)
 
 
 async def _delete(cluster: KubernetesClient, kind: ObjectKind, there: Manifest) -> None:

@@ -41,9 +41,9 @@ _BACK, _ENDED = timedelta(days=30), 20_000  # how far back, and how many jobs at
 class StartTimeEstimator:
     """Estimates the starts of one store: `refresh` runs every `ESTIMATE_SECONDS`."""
 
-    book: JobStore
-    ledger: JobRepository
-    looks: Explainer
+    store: JobStore
+    repository: JobRepository
+    explainer: Explainer
     settings: Callable[[], Settings]
     most: int = _MOST
     budget_seconds: float = _BUDGET_SECONDS
@@ -52,13 +52,13 @@ class StartTimeEstimator:
     _previews: bool = False  # true while one is computed
 
     async def refresh(self) -> None:
-        if not self.book.cluster_state.queues or not self.book.cluster_state.cluster.scheduler.is_native:
-            self.looks.estimates = {}
+        if not self.store.cluster_state.queues or not self.store.cluster_state.cluster.scheduler.is_native:
+            self.explainer.estimates = {}
             return
-        now = self.book.now()
+        now = self.store.now()
         await self._read_run_times(now)
-        snapshot, settings = self.book.cluster_state.snapshot(), self.settings()
-        self.looks.estimates, plays = await asyncio.to_thread(
+        snapshot, settings = self.store.cluster_state.snapshot(), self.settings()
+        self.explainer.estimates, plays = await asyncio.to_thread(
             self._estimate, snapshot, settings, now, self.budget_seconds
         )
         if plays < estimates.MIN_SIMULATIONS:
@@ -68,13 +68,13 @@ class StartTimeEstimator:
 
     async def preview(self, job: Job) -> Estimate | None:
         """Returns the estimate of a job as if queued now; ``None`` if unknown, or while another is computed."""
-        if self._previews or not self.book.cluster_state.cluster.scheduler.is_native:
+        if self._previews or not self.store.cluster_state.cluster.scheduler.is_native:
             return None
         self._previews = True
         try:
-            now = self.book.now()
+            now = self.store.now()
             await self._read_run_times(now)
-            world = self.book.cluster_state.snapshot()
+            world = self.store.cluster_state.snapshot()
             snapshot = replace(world, jobs=(*world.jobs, replace(job, state=JobState.QUEUED)))
             found, _ = await asyncio.to_thread(self._estimate, snapshot, self.settings(), now, _PREVIEW_SECONDS)
         finally:
@@ -84,8 +84,8 @@ class StartTimeEstimator:
     async def _read_run_times(self, now: datetime) -> None:
         if self._read is None or not timedelta() <= now - self._read < _REFRESH:
             since = now - _BACK
-            ended = await self.ledger.read(lambda connection: jobs.read_run_times(connection, since, _ENDED))
-            running = estimates.still_running(self.book.cluster_state.jobs.values(), now)
+            ended = await self.repository.read(lambda connection: jobs.read_run_times(connection, since, _ENDED))
+            running = estimates.still_running(self.store.cluster_state.jobs.values(), now)
             self._durations = await asyncio.to_thread(RunTimes.from_run_times, [*running, *ended])
             self._read = now
 

@@ -39,82 +39,88 @@ KEEPS = "Your team has enough quota for it again: the job stays guaranteed."
 AGAIN = "Your team has enough quota for it again: the job is guaranteed again."
 
 
-def issue_preemption(turn: Transaction, record: JobRecord, found: Preempt) -> None:
+def issue_preemption(transaction: Transaction, record: JobRecord, found: Preempt) -> None:
     """Gives the victims notice, and reserves their nodes for the pending job."""
-    idle = _idle_elsewhere(record.job, turn.cluster_state)
+    idle = _idle_elsewhere(record.job, transaction.cluster_state)
     for name in found.victims:
-        victim = turn.store.records[name]
-        until = stop_time(victim.job, turn.cluster_state, turn.now)
-        lifecycle.give_notice(turn, victim, until, record.job.id)
+        victim = transaction.store.records[name]
+        until = stop_time(victim.job, transaction.cluster_state, transaction.now)
+        lifecycle.give_notice(transaction, victim, until, record.job.id)
         if victim.job.user:
-            text = _notice_text(victim, record.job, turn.cluster_state, idle)
-            post(turn, victim.job, NoticeKind.PREEMPTED, text, cause=record.job.id, until=until)
-    lifecycle.reserve_nodes(turn, record, tuple(found.nodes), found.victims)
+            text = _notice_text(victim, record.job, transaction.cluster_state, idle)
+            post(transaction, victim.job, NoticeKind.PREEMPTED, text, cause=record.job.id, until=until)
+    lifecycle.reserve_nodes(transaction, record, tuple(found.nodes), found.victims)
 
 
-def reconcile_preemptions(turn: Transaction) -> None:
+def reconcile_preemptions(transaction: Transaction) -> None:
     """One step of the consequences of changes or time; to be repeated until nothing changes."""
-    by = turn.now
-    turn.cluster_state.memo[_UNCHANGED] = True
-    _restore(turn)
-    for step, job, later in due_steps(turn.cluster_state, by):
-        record = turn.store.records[job.id]
+    by = transaction.now
+    transaction.cluster_state.memo[_UNCHANGED] = True
+    _restore(transaction)
+    for step, job, later in due_steps(transaction.cluster_state, by):
+        record = transaction.store.records[job.id]
         match step:
             case Step.RELEASE:
-                lifecycle.release_nodes(turn, record)
+                lifecycle.release_nodes(transaction, record)
             case Step.SPARE:
-                lifecycle.cancel_preemption(turn, record)
+                lifecycle.cancel_preemption(transaction, record)
                 if job.user:
-                    post(turn, job, NoticeKind.PREEMPTION_CANCELLED, CONTINUES)
+                    post(transaction, job, NoticeKind.PREEMPTION_CANCELLED, CONTINUES)
             case Step.STOP:
-                lifecycle.stop(turn, job.id, EventReason.PREEMPTED, _stop_text(record, turn.cluster_state))
+                lifecycle.stop(
+                    transaction, job.id, EventReason.PREEMPTED, _stop_text(record, transaction.cluster_state)
+                )
             case Step.DEFER if later is not None:
-                lifecycle.move_notice(turn, record, later)
-                _move(turn, job, NoticeKind.PREEMPTED, later)
-    _reclaim(turn)
-    if _UNCHANGED not in turn.cluster_state.memo:
+                lifecycle.move_notice(transaction, record, later)
+                _move(transaction, job, NoticeKind.PREEMPTED, later)
+    _reclaim(transaction)
+    if _UNCHANGED not in transaction.cluster_state.memo:
         return
-    times = [record.job.notice or record.demote_at for record in turn.store.records.values()]
-    turn.cluster_state.memo[_REVIEWED] = min((one for one in times if one is not None and one > by), default=None)
+    times = [record.job.notice or record.demote_at for record in transaction.store.records.values()]
+    transaction.cluster_state.memo[_REVIEWED] = min(
+        (one for one in times if one is not None and one > by), default=None
+    )
 
 
-def _move(turn: Transaction, job: Job, kind: NoticeKind, until: datetime) -> None:
+def _move(transaction: Transaction, job: Job, kind: NoticeKind, until: datetime) -> None:
     """Changes the time of a notice that was posted already."""
-    known = turn.store.notices.pending((job.id, kind))
+    known = transaction.store.notices.pending((job.id, kind))
     if known is not None:
-        post(turn, job, kind, known.text, cause=known.cause, until=until)
+        post(transaction, job, kind, known.text, cause=known.cause, until=until)
 
 
-def _reclaim(turn: Transaction) -> None:
+def _reclaim(transaction: Transaction) -> None:
     """Demotes jobs that exceed a lowered quota; cancels that when the quota was raised."""
-    beyond = {job.id for job in over_quota_jobs(turn.cluster_state)}
-    for record in tuple(turn.store.records.values()):
+    beyond = {job.id for job in over_quota_jobs(transaction.cluster_state)}
+    for record in tuple(transaction.store.records.values()):
         job = record.job
         if job.id in beyond and record.demote_at is None:
-            until = turn.now + turn.cluster_state.cluster.scheduling.notice
-            lifecycle.announce_demotion(turn, record, until)
+            until = transaction.now + transaction.cluster_state.cluster.scheduling.notice
+            lifecycle.announce_demotion(transaction, record, until)
             if job.user:
-                lost = _lost(job, turn.cluster_state)
+                lost = _lost(job, transaction.cluster_state)
                 text = f"Your {lost}: the job keeps running and becomes preemptible {WHEN}."
-                post(turn, job, NoticeKind.QUOTA_LOWERED, text, until=until)
-        elif job.id in beyond and record.demote_at is not None and record.demote_at <= turn.now:
-            lifecycle.demote(turn, record)
+                post(transaction, job, NoticeKind.QUOTA_LOWERED, text, until=until)
+        elif job.id in beyond and record.demote_at is not None and record.demote_at <= transaction.now:
+            lifecycle.demote(transaction, record)
             if job.user:
-                text = f"Your {_lost(job, turn.cluster_state)}: the job is preemptible now."
-                post(turn, job, NoticeKind.QUOTA_LOWERED, text)
+                text = f"Your {_lost(job, transaction.cluster_state)}: the job is preemptible now."
+                post(transaction, job, NoticeKind.QUOTA_LOWERED, text)
         elif record.demote_at is not None and not job.preemptible and job.id not in beyond and job.holds:
-            lifecycle.cancel_demotion(turn, record)
+            lifecycle.cancel_demotion(transaction, record)
             if job.user and not job.terminating:
-                post(turn, job, NoticeKind.PREEMPTION_CANCELLED, KEEPS)
+                post(transaction, job, NoticeKind.PREEMPTION_CANCELLED, KEEPS)
 
 
-def _restore(turn: Transaction) -> None:
+def _restore(transaction: Transaction) -> None:
     """Restores the guarantee of jobs that turned preemptible, where the quota covers them again."""
-    turned = [one.job for one in turn.store.records.values() if one.demote_at is not None and one.job.preemptible]
-    for job in restorable(turned, turn.cluster_state):
-        lifecycle.restore_guarantee(turn, turn.store.records[job.id])
+    turned = [
+        one.job for one in transaction.store.records.values() if one.demote_at is not None and one.job.preemptible
+    ]
+    for job in restorable(turned, transaction.cluster_state):
+        lifecycle.restore_guarantee(transaction, transaction.store.records[job.id])
         if job.user:
-            post(turn, job, NoticeKind.PREEMPTION_CANCELLED, AGAIN)
+            post(transaction, job, NoticeKind.PREEMPTION_CANCELLED, AGAIN)
 
 
 def _notice_text(victim: JobRecord, waiting: Job, world: ClusterState, idle: str) -> str:
@@ -174,21 +180,21 @@ def _lost(job: Job, world: ClusterState) -> str:
 class Preemptor:
     """A controller that reconciles the preemptions of one store."""
 
-    book: JobStore
+    store: JobStore
 
     def due(self) -> list[str]:
         """Returns a key if something has changed since the last time, or a notice has expired.
 
         A pass over the queue that is due comes first: it may need victims that would be spared otherwise.
         """
-        if self.book.capacity_changed.is_set():
+        if self.store.capacity_changed.is_set():
             return []
-        memo = self.book.cluster_state.memo
+        memo = self.store.cluster_state.memo
         if _REVIEWED not in memo:
             return ["preemptions"]
         until: datetime | None = memo[_REVIEWED]
-        return ["preemptions"] if until is not None and until <= self.book.now() else []
+        return ["preemptions"] if until is not None and until <= self.store.now() else []
 
     async def reconcile(self, _: str) -> float:
-        await self.book.transact(reconcile_preemptions)
+        await self.store.transact(reconcile_preemptions)
         return _EVERY_SECONDS

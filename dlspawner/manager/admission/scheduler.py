@@ -32,17 +32,17 @@ from dlspawner.manager.state.job_store import JobStore, Transaction
 
 _EVERY_SECONDS = 3.0
 _CUT_SECONDS = 1.0  # after a cycle that ended early
-_PROMISES = 20  # in one cycle
+_MAX_PREEMPTIONS = 20  # in one cycle
 log = logging.getLogger("dlspawner.manager")
 
 
 @dataclass(slots=True)
 class Scheduler:
-    """A controller that schedules the jobs of one store; ``preempt`` issues preemptions, none while it is ``None``."""
+    """A controller that schedules the jobs of one store; ``preempt`` issues preemptions, as the cycle decides them."""
 
-    book: JobStore
+    store: JobStore
     max_concurrent_starts: int
-    preempt: Callable[[Transaction, JobRecord, Preempt], None] | None = None
+    preempt: Callable[[Transaction, JobRecord, Preempt], None]
     work_available: asyncio.Event = field(default_factory=asyncio.Event)  # a job awaits its start
     truncated: bool = False  # True if the last cycle ended early
     # Servers with a start request under way, and the job of each.
@@ -51,7 +51,7 @@ class Scheduler:
     # Jobs that the Hub has refused to start: how often files had been read then, and when it was. Until files change
     # no other job has to leave for them.
     refused: dict[str, tuple[int, datetime]] = field(default_factory=dict)
-    _turns: int = 0
+    _scheduled: int = 0
     _cycle_at: float = 0.0  # of the last cycle, in the loop's time
     _not_before: dict[str, datetime] = field(default_factory=dict)
 
@@ -59,27 +59,27 @@ class Scheduler:
         """Returns a key if capacity may have become free, or after some seconds."""
         pause = _CUT_SECONDS if self.truncated else _EVERY_SECONDS
         late = asyncio.get_running_loop().time() >= self._cycle_at + pause
-        return ["cycle"] if late or self.book.capacity_changed.is_set() else []
+        return ["cycle"] if late or self.store.capacity_changed.is_set() else []
 
     async def reconcile(self, _: str) -> float:
-        await self.book.transact(self.schedule)
+        await self.store.transact(self.schedule)
         self._cycle_at = asyncio.get_running_loop().time()
         return 0.0
 
-    def schedule(self, turn: Transaction) -> None:
-        self.book.capacity_changed.clear()
+    def schedule(self, transaction: Transaction) -> None:
+        self.store.capacity_changed.clear()
         self.truncated = False
-        approvals.reevaluate_all(turn)
-        world, now = turn.cluster_state, turn.now
-        if not (world.queues or self.book.gated):
+        approvals.reevaluate_all(transaction)
+        world, now = transaction.cluster_state, transaction.now
+        if not (world.queues or self.store.gated):
             return
         world.tick(now)
-        room, promises = (
-            self.max_concurrent_starts - sum(one.is_dispatched for one in self.book.records.values()),
-            _PROMISES,
+        room, preemptions = (
+            self.max_concurrent_starts - sum(one.is_dispatched for one in self.store.records.values()),
+            _MAX_PREEMPTIONS,
         )
         for job, found in admission.schedule(world, now, _log_failure):
-            record = turn.record(job.id)
+            record = transaction.record(job.id)
             if record is None or now < self._not_before.get(job.id, now):
                 continue
             if not isinstance(found, Preempt):
@@ -87,49 +87,49 @@ class Scheduler:
                 if room < 0:
                     self.truncated = True
                     break
-                self._start(turn, record, found)
-            elif self.preempt is not None and self.refused.get(job.id, (-1, now))[0] != self.book.files:
-                promises -= 1
-                if promises < 0:
+                self._start(transaction, record, found)
+            elif self.refused.get(job.id, (-1, now))[0] != self.store.files:
+                preemptions -= 1
+                if preemptions < 0:
                     self.truncated = True
-                    self.book.capacity_changed.set()  # the next cycle follows at once
+                    self.store.capacity_changed.set()  # the next cycle follows at once
                     break
-                self.preempt(turn, record, found)
+                self.preempt(transaction, record, found)
         if not self.truncated:
-            self._grow(turn)
+            self._grow(transaction)
 
-    def _grow(self, turn: Transaction) -> None:
+    def _grow(self, transaction: Transaction) -> None:
         """Running jobs of several pods get further ones, after all that wait: the first in the order of the queue."""
-        found = ((pod, turn.record(pod.job)) for pod in self.book.gated.values())
+        found = ((pod, transaction.record(pod.job)) for pod in self.store.gated.values())
         wait = [(pod, record) for pod, record in found if record is not None and pod.ref.uid not in record.uids]
         wait.sort(key=lambda one: (len(one[0].ref.name), one[0].ref.name))  # worker-2 comes before worker-10
-        wait.sort(key=lambda one: order_key(one[1].job, turn.cluster_state, turn.now))
+        wait.sort(key=lambda one: order_key(one[1].job, transaction.cluster_state, transaction.now))
         vain = set[tuple[str, ResourceRequest]]()
         for pod, _ in wait:
-            record = turn.store.records[pod.job]
+            record = transaction.store.records[pod.job]
             larger: Job | str = ""
             if (pod.job, pod.request) not in vain:
-                larger = admission.grow(record.job, pod.request, turn.cluster_state, turn.now)
+                larger = admission.grow(record.job, pod.request, transaction.cluster_state, transaction.now)
             if isinstance(larger, str):
                 vain.add((pod.job, pod.request))
             else:
-                lifecycle.grow(turn, record, larger, pod.ref)
+                lifecycle.grow(transaction, record, larger, pod.ref)
 
-    def _start(self, turn: Transaction, record: JobRecord, found: Admit) -> None:
-        lifecycle.schedule(turn, record, found.nodes)
-        self._turns += 1
-        records = self.book.records
+    def _start(self, transaction: Transaction, record: JobRecord, found: Admit) -> None:
+        lifecycle.schedule(transaction, record, found.nodes)
+        self._scheduled += 1
+        records = self.store.records
         self.order = {one: n for one, n in self.order.items() if one in records and records[one].awaiting_start}
-        self.order[record.job.id] = self._turns
+        self.order[record.job.id] = self._scheduled
         self.work_available.set()
 
     def behind_earlier_jobs(self, job: Job) -> bool:
         """True if earlier jobs of the same queue were not scheduled yet, although capacity may be free."""
-        return self.truncated and queue_key(job) in self.book.cluster_state.queues
+        return self.truncated and queue_key(job) in self.store.cluster_state.queues
 
     def backoff(self, job: str, until: datetime) -> None:
         """Schedules this job not before then; forgotten when this process ends."""
-        self._not_before = {one: then for one, then in self._not_before.items() if one in self.book.records}
+        self._not_before = {one: then for one, then in self._not_before.items() if one in self.store.records}
         self._not_before[job] = until
 
 

@@ -28,11 +28,10 @@ from dlspawner.core.scheduling import admission, limits
 from dlspawner.core.scheduling import queue as scheduling_queue
 from dlspawner.core.scheduling.cluster_state import ClusterState
 from dlspawner.core.scheduling.preemption import victims_will_stop_sentence
-from dlspawner.core.units import Manifest, counted
+from dlspawner.core.units import Manifest
 from dlspawner.manager.admission import approvals
-from dlspawner.manager.admission.explain import Explainer
+from dlspawner.manager.admission.explain import Explainer, alternative_text
 from dlspawner.manager.admission.scheduler import Scheduler
-from dlspawner.manager.db.repository import JobRepository
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.namespaces import JobNamespaces
 from dlspawner.manager.model.notice import NoticeKind
@@ -106,52 +105,50 @@ class QueuePosition:
 
 
 class AdmissionService:
-    def __init__(
-        self, book: JobStore, ledger: JobRepository, queue: Scheduler, looks: Explainer, namespaces: JobNamespaces
-    ) -> None:
-        self.store, self._ledger, self._queue, self._namespaces = book, ledger, queue, namespaces
+    def __init__(self, store: JobStore, queue: Scheduler, explainer: Explainer, namespaces: JobNamespaces) -> None:
+        self.store, self._queue, self._namespaces = store, queue, namespaces
         self.additions: Callable[[Job], tuple[Manifest, ...]] = lambda _: ()  # an engine's, to each pod
         self.make_objects: Callable[[str], Awaitable[None]] | None = None  # an engine's, before the pods are made
-        self._reservation = book.reservation
-        self.explainer = looks
+        self._reservation = store.reservation
+        self.explainer = explainer
         self._advising = asyncio.Lock()
         self._last_starts: dict[tuple[str, str], tuple[datetime, str]] = {}
 
-    async def review(self, question: AdmissionRequest) -> AdmissionResponse:
-        place = self._namespaces.of(special=bool(question.special))
-        if question.namespace != place or not place:
+    async def review(self, request: AdmissionRequest) -> AdmissionResponse:
+        place = self._namespaces.of(special=bool(request.special))
+        if request.namespace != place or not place:
             log.error(
                 "job=%s would be in namespace %s, and Manager.%snamespace is %s: the spawner's has to be the same, and "
                 "enable_user_namespaces off",
-                *(question.job, question.namespace, "special_" if question.special else "", place or "not set"),
+                *(request.job, request.namespace, "special_" if request.special else "", place or "not set"),
             )
             return _logged(
-                question,
+                request,
                 AdmissionResponse(
-                    "refuse", "other-namespace", (NO_SPECIAL_NAMESPACE if question.special else WRONG_NAMESPACE,)
+                    "refuse", "other-namespace", (NO_SPECIAL_NAMESPACE if request.special else WRONG_NAMESPACE,)
                 ),
             )
-        answer = await self.store.transact(lambda turn: self._answer(turn, question))
-        if answer.decision == "wait" and answer.reason == Reason.ENGINE.value:
-            await self.store.until_verdict(question.job, _VERDICT_SECONDS)
-            answer = await self.store.transact(lambda turn: self._answer(turn, question))
-        self._remember_start(question, answer)
-        waits = self.store.records.get(question.job)
-        if answer.decision == "admit" and self.make_objects is not None:
+        response = await self.store.transact(lambda transaction: self._answer(transaction, request))
+        if response.decision == "wait" and response.reason == Reason.ENGINE.value:
+            await self.store.until_verdict(request.job, _VERDICT_SECONDS)
+            response = await self.store.transact(lambda transaction: self._answer(transaction, request))
+        self._remember_start(request, response)
+        waits = self.store.records.get(request.job)
+        if response.decision == "admit" and self.make_objects is not None:
             try:
-                await self.make_objects(question.job)
+                await self.make_objects(request.job)
             except KubernetesError as problem:
-                log.warning("job=%s the engine's objects cannot be made: %s", question.job, problem)
+                log.warning("job=%s the engine's objects cannot be made: %s", request.job, problem)
                 title = self.store.cluster_state.cluster.scheduler.title
                 sentence = EngineSays.NOT_STARTED.sentence(title)
-                await self.release_reservation(question.job, question.user, passes=True, why=sentence)
-                return _logged(question, AdmissionResponse("refuse", Reason.ENGINE.value, (sentence,)))
-        if answer.decision != "wait" or waits is None:
-            return answer
+                await self.release_reservation(request.job, request.user, passes=True, why=sentence)
+                return _logged(request, AdmissionResponse("refuse", Reason.ENGINE.value, (sentence,)))
+        if response.decision != "wait" or waits is None:
+            return response
         async with self._advising:
             await asyncio.sleep(0)  # many responses may be due at once, and alternatives cost as much as many decisions
             advice = self.explainer.advice(waits.job, self.store.now())
-        return replace(answer, sentences=(*answer.sentences, *_advice(advice)))
+        return replace(response, sentences=(*response.sentences, *_advice(advice)))
 
     def last_start_of(self, user: str, server: str, since: datetime) -> str | None:
         """Returns the job of the server's latest admission request since then that a user caused and was not refused.
@@ -161,36 +158,32 @@ class AdmissionService:
         at, job = self._last_starts.get((user, server), (since, None))
         return job if at >= since else None
 
-    def _remember_start(self, question: AdmissionRequest, answer: AdmissionResponse) -> None:
-        where = (question.user, question.server)
-        if answer.decision == "refuse" or where in self._queue.starts_in_flight:
+    def _remember_start(self, request: AdmissionRequest, response: AdmissionResponse) -> None:
+        where = (request.user, request.server)
+        if response.decision == "refuse" or where in self._queue.starts_in_flight:
             return  # the latter is a start that the dispatcher requested
         self._last_starts.pop(where, None)
-        self._last_starts[where] = (self.store.now(), question.job)
+        self._last_starts[where] = (self.store.now(), request.job)
         if len(self._last_starts) > _ASKED:
             del self._last_starts[next(iter(self._last_starts))]
 
     def pending(self, user: str, server: str | None = None) -> list[QueuePosition]:
         """Returns the user's pending jobs, of one server or of all."""
-        book = self.store
-        mine = [job for (name, where), job in book.pending.items() if name == user and server in (None, where)]
-        now = book.now()
+        store = self.store
+        mine = [job for (name, where), job in store.pending.items() if name == user and server in (None, where)]
+        now = store.now()
         return [
             QueuePosition(
-                one.job, 0 if one.waits_in_cluster else scheduling_queue.position(one.job, book.cluster_state, now)
+                one.job, 0 if one.waits_in_cluster else scheduling_queue.position(one.job, store.cluster_state, now)
             )
-            for one in (book.records[job] for job in mine)
+            for one in (store.records[job] for job in mine)
         ]
 
     def starting_or_pending(self, user: str, server: str) -> JobRecord | None:
         """Returns the server's job that is pending or starting."""
-        book = self.store
-        started = (book.records[one.id] for one in book.on(user, server) if one.state is JobState.STARTING)
-        return book.pending_job(user, server) or next(started, None)
-
-    async def last_event(self, user: str, server: str) -> tuple[str, str] | None:
-        """Returns reason and detail of the last event of the server's last job."""
-        return await self._ledger.last_event(user, server)
+        store = self.store
+        started = (store.records[one.id] for one in store.on(user, server) if one.state is JobState.STARTING)
+        return store.pending_job(user, server) or next(started, None)
 
     async def release_reservation(self, job: str, user: str, *, passes: bool = False, why: str = "") -> None:
         """Releases a reservation if the Hub has not created its pod and will not; ``passes``: the cause is temporary.
@@ -198,132 +191,139 @@ class AdmissionService:
         A job that was queued before is requeued then.
         """
 
-        def give_back(turn: Transaction) -> None:
-            record = turn.record(job)
+        def give_back(transaction: Transaction) -> None:
+            record = transaction.record(job)
             if record is None or not record.reserved or record.awaiting_start or record.job.user != user:
                 return
             waits_again = (
                 passes and 0 < record.start_attempts < MAX_START_ATTEMPTS and record.job.state is JobState.STARTING
             )
             if waits_again:
-                self._queue.backoff(job, turn.now + timedelta(seconds=5))
-                lifecycle.requeue(turn, record, EventReason.NOT_CREATED, why)
+                self._queue.backoff(job, transaction.now + timedelta(seconds=5))
+                lifecycle.requeue(transaction, record, EventReason.NOT_CREATED, why)
             else:
-                lifecycle.fail_start(turn, record, EventReason.NOT_CREATED, why)
+                lifecycle.fail_start(transaction, record, EventReason.NOT_CREATED, why)
 
         await self.store.transact(give_back)
 
-    def _answer(self, turn: Transaction, question: AdmissionRequest) -> AdmissionResponse:
-        turn.store.asked = turn.cluster_state.teams.has_limits(turn.cluster_state.cluster)
-        if turn.store.capacity_changed.is_set():
-            self._queue.schedule(turn)  # a new job gets nothing that pending jobs wait for
-        known = turn.record(question.job)
-        if known is not None and (known.job.user, known.job.server) != (question.user, question.server):
+    def _answer(self, transaction: Transaction, request: AdmissionRequest) -> AdmissionResponse:
+        transaction.store.asked = transaction.cluster_state.teams.has_limits(transaction.cluster_state.cluster)
+        if transaction.store.capacity_changed.is_set():
+            self._queue.schedule(transaction)  # a new job gets nothing that pending jobs wait for
+        known = transaction.record(request.job)
+        if known is not None and (known.job.user, known.job.server) != (request.user, request.server):
             return AdmissionResponse("refuse", "job-id", (NOT_YOURS,))
         if known is not None and (known.waits_in_cluster or not known.is_pending):
-            return self._admitted_before(turn, question, known)
+            return self._admitted_before(transaction, request, known)
         if known is None:
-            if turn.store.recently_ended(question.job) or self._was_cancelled(question):
+            if transaction.store.recently_ended(request.job) or self._was_cancelled(request):
                 return AdmissionResponse("refuse", "over", (EXPIRED,))
-            turn.expect_new(question.job)
-            approvals.forget_denial(turn, question.user, question.server)
-        wanted = _requested_job(turn.cluster_state, turn.now, question)
+            transaction.expect_new(request.job)
+            approvals.forget_denial(transaction, request.user, request.server)
+        wanted = _requested_job(transaction.cluster_state, transaction.now, request)
         if isinstance(wanted, Refuse):
-            return _answered(question, wanted)
-        other = turn.store.pending_job(question.user, question.server)
+            return _answered(request, wanted)
+        other = transaction.store.pending_job(request.user, request.server)
         if other is not None and other is not known:
-            lifecycle.replace_pending(turn, other, question.job)
+            lifecycle.replace_pending(transaction, other, request.job)
         if known is None:
-            record = JobRecord(wanted, request_seconds=question.request_seconds, options=question.options)
-            return self._decide(turn, question, record)
-        return self._readmit(turn, question, known, wanted)
+            record = JobRecord(wanted, request_seconds=request.request_seconds, options=request.options)
+            return self._decide(transaction, request, record)
+        return self._readmit(transaction, request, known, wanted)
 
-    def _admitted_before(self, turn: Transaction, question: AdmissionRequest, known: JobRecord) -> AdmissionResponse:
+    def _admitted_before(
+        self, transaction: Transaction, request: AdmissionRequest, known: JobRecord
+    ) -> AdmissionResponse:
         """The same start asks once more, or a later one for pods that wait in the cluster."""
-        if known.nonce != question.nonce and self._has_all_pods(turn, known):
-            return self._rejoin(turn, question, known)
-        left = (known.deadline - turn.now).total_seconds() if known.deadline else 0.0
-        may = left > 0 and known.job.state is not JobState.STOPPING and known.nonce == question.nonce
+        if known.nonce != request.nonce and self._has_all_pods(transaction, known):
+            return self._rejoin(transaction, request, known)
+        left = (known.deadline - transaction.now).total_seconds() if known.deadline else 0.0
+        may = left > 0 and known.job.state is not JobState.STOPPING and known.nonce == request.nonce
         return self._admitted(known.job, "known", left) if may else AdmissionResponse("refuse", "over", (EXPIRED,))
 
-    def _has_all_pods(self, turn: Transaction, known: JobRecord) -> bool:
+    def _has_all_pods(self, transaction: Transaction, known: JobRecord) -> bool:
         """True for a job of an engine that is looked for in the cluster: its pods were made, and wait or run."""
-        scheduler = turn.cluster_state.cluster.scheduler
+        scheduler = transaction.cluster_state.cluster.scheduler
         waits = not scheduler.is_native and not scheduler.admits_before_pods
         return waits and known.job.state in {JobState.STARTING, JobState.RUNNING} and not known.reserved
 
-    def _rejoin(self, turn: Transaction, question: AdmissionRequest, known: JobRecord) -> AdmissionResponse:
+    def _rejoin(self, transaction: Transaction, request: AdmissionRequest, known: JobRecord) -> AdmissionResponse:
         """The pods of this job are in the cluster: its server is started with them, or not at all."""
-        if question.options != known.options:
-            return _logged(question, AdmissionResponse("refuse", "in-cluster", (WAITS_WITH_OTHER_OPTIONS,)))
+        if request.options != known.options:
+            return _logged(request, AdmissionResponse("refuse", "in-cluster", (WAITS_WITH_OTHER_OPTIONS,)))
         if known.awaiting_start:
-            lifecycle.rejoin(turn, known)
+            lifecycle.rejoin(transaction, known)
         seconds = self._reservation.total_seconds()
-        return _logged(question, AdmissionResponse("admit", "rejoined", seconds=seconds, pods_exist=True))
+        return _logged(request, AdmissionResponse("admit", "rejoined", seconds=seconds, pods_exist=True))
 
     async def leave_in_cluster(self, job: str, user: str) -> str | None:
         """The Hub ends a start and leaves the pods to an engine: the engine's sentence; ``None``: not now."""
         record = self.store.records.get(job)
         if record is None or record.job.user != user:
             return None
-        left = await self.store.transact(lambda turn: lifecycle.leave_in_cluster(turn, job))
+        left = await self.store.transact(lambda transaction: lifecycle.leave_in_cluster(transaction, job))
         return self.explainer.why(record.job, self.store.now()) if left else None
 
-    def _was_cancelled(self, question: AdmissionRequest) -> bool:
+    def _was_cancelled(self, request: AdmissionRequest) -> bool:
         """True if the dispatcher requests this start just now, for a job that ended before the Hub learned its id."""
-        told = self._queue.starts_in_flight.get((question.user, question.server))
+        told = self._queue.starts_in_flight.get((request.user, request.server))
         return told is not None and told not in self.store.records
 
     def _readmit(
-        self, turn: Transaction, question: AdmissionRequest, known: JobRecord, wanted: Job
+        self, transaction: Transaction, request: AdmissionRequest, known: JobRecord, wanted: Job
     ) -> AdmissionResponse:
         """A pending job is requested again: by its owner, or by the Hub after the dispatch."""
         keeps = _is_no_larger(wanted, known.job)
         same = keeps and _options(wanted) == _options(known.job)
-        turn.store.mark_inadmissible(known.job.id, "")  # the owner asks, or the configuration has changed
-        known = turn.store.records[known.job.id]
-        record = replace(known, request_seconds=question.request_seconds, options=question.options)
+        transaction.store.mark_inadmissible(known.job.id, "")  # the owner asks, or the configuration has changed
+        known = transaction.store.records[known.job.id]
+        record = replace(known, request_seconds=request.request_seconds, options=request.options)
         if record.awaiting_start and same:
-            return self._admit(turn, question, record, known.job.nodes)
-        if not keeps and (never := limits.config_violation(wanted, turn.cluster_state)) is not None:
-            return _answered(question, never)  # and the pending job stays pending
+            return self._admit(transaction, request, record, known.job.nodes)
+        if not keeps and (never := limits.config_violation(wanted, transaction.cluster_state)) is not None:
+            return _answered(request, never)  # and the pending job stays pending
         if not same:  # its reserved nodes were for other options
             job = replace(wanted, submitted=known.job.submitted, approved=known.job.approved) if keeps else wanted
             record = as_queued(replace(record, job=job, demote_at=None))
         elif record.job.state is JobState.LOGIN_REQUIRED:
             record = as_queued(record)
         if known.job.state is JobState.LOGIN_REQUIRED:
-            withdraw(turn, record.job.id, NoticeKind.LOGIN_REQUIRED)
-        withdraw(turn, record.job.id, NoticeKind.CANNOT_START)  # the response tells it again
+            withdraw(transaction, record.job.id, NoticeKind.LOGIN_REQUIRED)
+        withdraw(transaction, record.job.id, NoticeKind.CANNOT_START)  # the response tells it again
         if record.job != known.job:
-            lifecycle.update_request(turn, record, changed=not same)
+            lifecycle.update_request(transaction, record, changed=not same)
         if known.awaiting_start and record.job.team != known.job.team:
-            post(turn, record.job, NoticeKind.PREEMPTION_CANCELLED, _moved(known.job, record.job, turn.cluster_state))
-        return self._decide(turn, question, record, () if keeps else (REPLACED,))
+            post(
+                transaction,
+                record.job,
+                NoticeKind.PREEMPTION_CANCELLED,
+                _moved(known.job, record.job, transaction.cluster_state),
+            )
+        return self._decide(transaction, request, record, () if keeps else (REPLACED,))
 
     def _decide(
-        self, turn: Transaction, question: AdmissionRequest, record: JobRecord, notes: tuple[str, ...] = ()
+        self, transaction: Transaction, request: AdmissionRequest, record: JobRecord, notes: tuple[str, ...] = ()
     ) -> AdmissionResponse:
-        world, job = turn.cluster_state, record.job
-        found = self._evaluate(job, world, turn.now)
+        world, job = transaction.cluster_state, record.job
+        found = self._evaluate(job, world, transaction.now)
         if isinstance(found, Admit):
-            return self._admit(turn, question, record, found.nodes)
+            return self._admit(transaction, request, record, found.nodes)
         if isinstance(found, Refuse):
-            return _answered(question, found)
-        record = lifecycle.reevaluate(turn, record)
+            return _answered(request, found)
+        record = lifecycle.reevaluate(transaction, record)
         if record.job.state is JobState.PENDING_APPROVAL:
-            sentence = self.explainer.why(record.job, turn.now)
+            sentence = self.explainer.why(record.job, transaction.now)
             return _logged(
-                question, AdmissionResponse("wait", Reason.APPROVAL.value, (sentence, KEEPS_SUBMIT_TIME, *notes))
+                request, AdmissionResponse("wait", Reason.APPROVAL.value, (sentence, KEEPS_SUBMIT_TIME, *notes))
             )
-        position = scheduling_queue.position(job, world, turn.now)
+        position = scheduling_queue.position(job, world, transaction.now)
         if job.state is JobState.SUBMITTED:
-            lifecycle.enqueue(turn, record, found.reason)
+            lifecycle.enqueue(transaction, record, found.reason)
         sentence = _why(found, job, world)
         where = text.queue_place(position)
-        if self.explainer.inadmissible(turn.store.records[job.id].job):
+        if self.explainer.inadmissible(transaction.store.records[job.id].job):
             where = text.AS_REQUESTED_NEVER
-        return _logged(question, AdmissionResponse("wait", found.reason.value, (sentence, where, *notes)))
+        return _logged(request, AdmissionResponse("wait", found.reason.value, (sentence, where, *notes)))
 
     def _evaluate(self, job: Job, world: ClusterState, now: datetime) -> Decision:
         found = admission.admit(job, world, now)
@@ -331,10 +331,10 @@ class AdmissionService:
             return MustWait(Reason.BLOCKED_BY_EARLIER, EARLIER_JOBS_FIRST, scheduling_queue.position(job, world, now))
         return found
 
-    def preview(self, question: AdmissionRequest) -> tuple[Job | None, AdmissionResponse]:
+    def preview(self, request: AdmissionRequest) -> tuple[Job | None, AdmissionResponse]:
         """Returns the job of this request and the response if it were new and submitted now; nothing is written."""
         world, now = self.store.cluster_state, self.store.now()
-        job = _requested_job(world, now, question)
+        job = _requested_job(world, now, request)
         if isinstance(job, Refuse):
             return None, AdmissionResponse("refuse", job.reason.value, (job.sentence,))
         found = self._evaluate(job, world, now)
@@ -350,40 +350,40 @@ class AdmissionService:
         return job, AdmissionResponse("wait", found.reason.value, (sentence, where, *advice))
 
     def _admit(
-        self, turn: Transaction, question: AdmissionRequest, record: JobRecord, nodes: tuple[str | None, ...]
+        self, transaction: Transaction, request: AdmissionRequest, record: JobRecord, nodes: tuple[str | None, ...]
     ) -> AdmissionResponse:
-        starting = lifecycle.admit(turn, record, nodes, question.nonce)
-        return _logged(question, self._admitted(starting, Reason.ADMITTED.value, self._reservation.total_seconds()))
+        starting = lifecycle.admit(transaction, record, nodes, request.nonce)
+        return _logged(request, self._admitted(starting, Reason.ADMITTED.value, self._reservation.total_seconds()))
 
     def _admitted(self, job: Job, reason: str, seconds: float) -> AdmissionResponse:
         nodes = job.nodes if job.request.gpu_type is not None else ()  # without GPUs Kubernetes' scheduler knows best
         return AdmissionResponse("admit", reason, (), seconds, nodes, job.ports, self.additions(job))
 
 
-def _requested_job(world: ClusterState, now: datetime, question: AdmissionRequest) -> Job | Refuse:
-    charged = request_of(question.pods, world.cluster)
+def _requested_job(world: ClusterState, now: datetime, request: AdmissionRequest) -> Job | Refuse:
+    charged = request_of(request.pods, world.cluster)
     if isinstance(charged, Refuse):
         return charged
-    if question.ports:
-        pods = zip(charged.pods, question.ports, strict=True)
+    if request.ports:
+        pods = zip(charged.pods, request.ports, strict=True)
         charged = replace(charged, pods=tuple(replace(pod, ports=count) for pod, count in pods))
-    team = world.team(question.team) or Team(question.team)
-    level = world.cluster.priority(team, question.priority)
+    team = world.team(request.team) or Team(request.team)
+    level = world.cluster.priority(team, request.priority)
     if level is None:
         allowed = ", ".join(one.name for one in world.cluster.allowed_priorities(team))
-        return Refuse(Reason.NOT_ALLOWED, _LEVEL % (team.title or team.name, question.priority, allowed))
+        return Refuse(Reason.NOT_ALLOWED, _LEVEL % (team.title or team.name, request.priority, allowed))
     return Job(
-        id=question.job,
-        user=question.user,
-        team=question.team,
+        id=request.job,
+        user=request.user,
+        team=request.team,
         submitted=now,
         request=charged,
-        server=question.server,
-        template=question.template,
+        server=request.server,
+        template=request.template,
         priority=level.level,
-        preemptible=question.preemptible,
-        requeue=question.requeue,
-        special=Permissions(question.special, question.image) if question.special else None,
+        preemptible=request.preemptible,
+        requeue=request.requeue,
+        special=Permissions(request.special, request.image) if request.special else None,
     )
 
 
@@ -425,25 +425,22 @@ def _amounts(job: Job) -> tuple[int, int, int]:
     return job.request.gpus, sum(pod.cpu_milli for pod in pods), sum(pod.memory_bytes for pod in pods)
 
 
-def _answered(question: AdmissionRequest, found: Refuse) -> AdmissionResponse:
-    return _logged(question, AdmissionResponse("refuse", found.reason.value, (found.sentence,)))
+def _answered(request: AdmissionRequest, found: Refuse) -> AdmissionResponse:
+    return _logged(request, AdmissionResponse("refuse", found.reason.value, (found.sentence,)))
 
 
-def _logged(question: AdmissionRequest, answer: AdmissionResponse) -> AdmissionResponse:
+def _logged(request: AdmissionRequest, response: AdmissionResponse) -> AdmissionResponse:
     log.info(
         "admission team=%s job=%s user=%s server=%s decision=%s reason=%s",
-        question.team,
-        question.job,
-        question.user,
-        question.server,
-        answer.decision,
-        answer.reason,
+        request.team,
+        request.job,
+        request.user,
+        request.server,
+        response.decision,
+        response.reason,
     )
-    return answer
+    return response
 
 
 def _advice(advice: Sequence[Alternative]) -> tuple[str, ...]:
-    told = [f"{counted(one.gpus)} of type {one.gpu_type}{', preemptible' if one.preemptible else ''}" for one in advice]
-    if not told:
-        return ()
-    return (f"What would start at once: {', or '.join(told)}.",)
+    return (f"What would start at once: {', or '.join(map(alternative_text, advice))}.",) if advice else ()

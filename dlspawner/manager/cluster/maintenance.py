@@ -81,22 +81,22 @@ def _steps(store: JobStore, now: datetime) -> Iterator[tuple[JobRecord, Node | N
             yield record, None, notice
 
 
-def _reconcile(turn: Transaction) -> None:
-    for record, node, notice in list(_steps(turn.store, turn.now)):
+def _reconcile(transaction: Transaction) -> None:
+    for record, node, notice in list(_steps(transaction.store, transaction.now)):
         job, again = record.job, lifecycle.what_follows(record.job)
         if node is None:
-            withdraw(turn, job.id, NoticeKind.MAINTENANCE)
+            withdraw(transaction, job.id, NoticeKind.MAINTENANCE)
             if job.state is JobState.RUNNING:
-                post(turn, job, NoticeKind.PREEMPTION_CANCELLED, CALLED_OFF)
+                post(transaction, job, NoticeKind.PREEMPTION_CANCELLED, CALLED_OFF)
             continue
         why = f"Node {node.name} goes into maintenance"
         reason = f": {node.reason.rstrip('.')}." if node.reason else "."
         if notice is None or notice.cause != _cause(node):
             text = f"{why} {WHEN}{reason} This job will be stopped then. {again}"
-            post(turn, job, NoticeKind.MAINTENANCE, text, cause=_cause(node), until=node.drain_at)
-        if node.drain_at is not None and node.drain_at <= turn.now:
+            post(transaction, job, NoticeKind.MAINTENANCE, text, cause=_cause(node), until=node.drain_at)
+        if node.drain_at is not None and node.drain_at <= transaction.now:
             sentence = f"It was stopped because node {node.name} goes into maintenance{reason} {again}"
-            lifecycle.stop(turn, job.id, EventReason.MAINTENANCE, sentence)
+            lifecycle.stop(transaction, job.id, EventReason.MAINTENANCE, sentence)
 
 
 def _cause(node: Node) -> str:

@@ -31,7 +31,7 @@ log = logging.getLogger("dlspawner.manager")
 class UnmanagedPods:
     """A controller that deletes them; ``went`` is called with the uid of a pod that turns out to be gone."""
 
-    book: JobStore
+    store: JobStore
     cluster: KubernetesClient
     namespaces: JobNamespaces
     went: Callable[[str], Awaitable[None]]
@@ -39,12 +39,12 @@ class UnmanagedPods:
     def due(self) -> list[str]:
         return [
             job
-            for job, record in self.book.records.items()
+            for job, record in self.store.records.items()
             if job.startswith(EXTERNAL_POD_PREFIX) and record.job.state is not JobState.STOPPING
         ]
 
     async def reconcile(self, job: str) -> None:
-        record = self.book.records.get(job)
+        record = self.store.records.get(job)
         for pod in record.seen if record is not None else ():
             log.warning("job=%s pod=%s is deleted: nothing is reserved for it", job, pod.name)
             try:
@@ -55,7 +55,7 @@ class UnmanagedPods:
                 continue  # another pod has this name: the watch reports it
 
 
-async def check_scopes(book: JobStore, hub: HubClient) -> None:
+async def check_scopes(store: JobStore, hub: HubClient) -> None:
     """Posts the notice of missing scopes, or withdraws it."""
     try:
         scopes = await hub.scopes()
@@ -68,6 +68,6 @@ async def check_scopes(book: JobStore, hub: HubClient) -> None:
             f"The Manager may not see and stop everybody's servers: its token lacks {', '.join(lacks)}. "
             "Give its service the role “jobs” as hub_config/jupyterhub_config.py has it."
         )
-        await book.transact(lambda turn: post_to_admins(turn, NoticeKind.HUB_FORBIDS, text, cause=text))
-    elif book.notices.pending(("", NoticeKind.HUB_FORBIDS)):
-        await book.transact(lambda turn: withdraw(turn, "", NoticeKind.HUB_FORBIDS))
+        await store.transact(lambda transaction: post_to_admins(transaction, NoticeKind.HUB_FORBIDS, text, cause=text))
+    elif store.notices.pending(("", NoticeKind.HUB_FORBIDS)):
+        await store.transact(lambda transaction: withdraw(transaction, "", NoticeKind.HUB_FORBIDS))

@@ -119,8 +119,8 @@ class Reconciler:
     ``debounce_seconds``: for which the events of a starting pod wait for later ones; 0: every event is processed.
     """
 
-    book: JobStore
-    ledger: JobRepository
+    store: JobStore
+    repository: JobRepository
     cluster: KubernetesClient
     namespaces: JobNamespaces
     now: Callable[[], datetime]
@@ -169,7 +169,7 @@ class Reconciler:
                 with contextlib.suppress(TimeoutError):  # without them only the free capacity may be overestimated
                     await asyncio.wait_for(others_known.wait(), _OTHERS_SECONDS)
             await nodes_known.wait()
-            self._jobs = {pod.uid: job for job, record in self.book.records.items() for pod in record.seen}
+            self._jobs = {pod.uid: job for job, record in self.store.records.items() for pod in record.seen}
             for namespace in self.namespaces.all:
                 group.create_task(self._watch_pods(namespace), name=f"watch pods in {namespace}")
 
@@ -181,7 +181,7 @@ class Reconciler:
                 known.set()
             elif change.type == "DELETED":
                 self._nodes.pop(change.object["metadata"]["name"], None)
-                self.book.remove_node(change.object["metadata"]["name"])
+                self.store.remove_node(change.object["metadata"]["name"])
             else:
                 node = read_node(change.object)
                 self._nodes[node.name] = node
@@ -192,7 +192,7 @@ class Reconciler:
         for name in names:
             node = self._nodes.get(name)
             if node is not None:
-                self.book.put_node(replace(node, others=self._neighbours.usage_on(name)))
+                self.store.put_node(replace(node, others=self._neighbours.usage_on(name)))
 
     async def _watch_others(self, known: asyncio.Event) -> None:
         async for change in self.cluster.watch(PODS, fields=self.namespaces.elsewhere):
@@ -243,7 +243,7 @@ class Reconciler:
         if change.type == "DELETED":
             return False
         metadata, status = change.object["metadata"], change.object.get("status") or {}
-        record = self.book.records.get((metadata.get("labels") or {}).get(naming.JOB_LABEL, ""))
+        record = self.store.records.get((metadata.get("labels") or {}).get(naming.JOB_LABEL, ""))
         starts = record is not None and record.job.state is JobState.STARTING and not record.is_pending
         ended = metadata.get("deletionTimestamp") or pod_status.program_end(change.object)[1]
         return starts and not ended and status.get("phase") in {None, "Pending", "Running"}
@@ -258,7 +258,7 @@ class Reconciler:
     async def reconcile_pod(self, uid: str) -> float:
         """Processes the events of one pod; DatabaseUnavailable: they stay unprocessed."""
         if uid == _ALL_LISTED:
-            await self.book.transact(self._forget_unlisted)
+            await self.store.transact(self._forget_unlisted)
             self.ready.set()
             return 0.0
         taken = self._changes.pop(uid)
@@ -296,17 +296,17 @@ class Reconciler:
     async def _see(self, pod: ObservedPod) -> None:
         self._pods[pod.uid] = pod
         if not pod.gated:
-            self.book.gated.pop(pod.uid, None)
+            self.store.gated.pop(pod.uid, None)
         before = await self._before(pod)
         if await self._was_nobodys(pod):
             self._jobs[pod.uid] = f"{EXTERNAL_POD_PREFIX}{pod.uid}"
-        await self.book.transact(lambda turn: self._covered(turn, pod, before))
+        await self.store.transact(lambda transaction: self._covered(transaction, pod, before))
 
     async def remove(self, uid: str, last: ObservedPod | None = None) -> None:
         """The pod is gone; ``last``: as it was then, where that is known."""
         self._pods.pop(uid, None)
-        self.book.gated.pop(uid, None)
-        await self.book.transact(lambda turn: self._gone(turn, uid, last))
+        self.store.gated.pop(uid, None)
+        await self.store.transact(lambda transaction: self._gone(transaction, uid, last))
         asyncio.get_running_loop().call_later(_KNOWN_SECONDS, self._forget, uid)
 
     def _forget(self, uid: str) -> None:
@@ -316,60 +316,67 @@ class Reconciler:
 
     async def _before(self, pod: ObservedPod) -> JobRecord | None:
         """Returns the ended job that a pod claims; ``None`` if a record covers the pod."""
-        claimed, records = pod.job, self.book.records
+        claimed, records = pod.job, self.store.records
         if pod.over or claimed is None or claimed.id in records or f"{EXTERNAL_POD_PREFIX}{pod.uid}" in records:
             return None
-        return await self.ledger.find(claimed.id)
+        return await self.repository.find(claimed.id)
 
     async def _was_nobodys(self, pod: ObservedPod) -> bool:
         """True if this pod, which has ended and is new to this term, was an earlier leader's unadmitted pod."""
-        claims = pod.over and pod.job is not None and pod.job.id in self.book.records and pod.uid not in self._jobs
-        return claims and await self.ledger.find(f"{EXTERNAL_POD_PREFIX}{pod.uid}") is not None
+        claims = pod.over and pod.job is not None and pod.job.id in self.store.records and pod.uid not in self._jobs
+        return claims and await self.repository.find(f"{EXTERNAL_POD_PREFIX}{pod.uid}") is not None
 
-    def _covered(self, turn: Transaction, pod: ObservedPod, before: JobRecord | None) -> None:
+    def _covered(self, transaction: Transaction, pod: ObservedPod, before: JobRecord | None) -> None:
         """Processes a pod with a job's label: what it means for the record that covers it."""
         where = self.namespaces.from_key(pod.namespace)
-        record = _of_pod(turn, pod, self._jobs.get(pod.uid, ""), where)
-        if record is None and before is not None and _was_its(before, pod) and turn.record(before.job.id) is None:
+        record = _of_pod(transaction, pod, self._jobs.get(pod.uid, ""), where)
+        if (
+            record is None
+            and before is not None
+            and _was_its(before, pod)
+            and transaction.record(before.job.id) is None
+        ):
             record = pod_view.restore(before)
-            lifecycle.recover(turn, record, pod.name)
-        if record is None and not self.book.asked and (record := _started_since(turn, pod, where)) is not None:
-            lifecycle.adopt(turn, record, pod.name)
+            lifecycle.recover(transaction, record, pod.name)
+        if record is None and not self.store.asked and (record := _started_since(transaction, pod, where)) is not None:
+            lifecycle.adopt(transaction, record, pod.name)
         if record is None:
             if not (pod.over or pod.gated):  # behind its gate it holds nothing, and goes with the first pod
-                self._charge(turn, pod, asked_about=before is not None and before.admitted)
+                self._charge(transaction, pod, asked_about=before is not None and before.admitted)
             return
-        world = turn.cluster_state
+        world = transaction.cluster_state
         self._jobs[pod.uid] = record.job.id
         if pod.gated:
             request = pod_view.pod_request(pod, world.cluster, None)
-            self.book.gated[pod.uid] = GatedPod(record.job.id, pod_view.pod_ref(pod), request, pod.manifest)
+            self.store.gated[pod.uid] = GatedPod(record.job.id, pod_view.pod_ref(pod), request, pod.manifest)
             if pod.uid not in record.uids:
-                self.book.capacity_changed.set()
+                self.store.capacity_changed.set()
                 return
-        record = lifecycle.preempt_by_engine(turn, record, pod.engine, pod.preempted) if pod.preempted else record
-        reason, seen = pod_view.observe(record, pod, world.cluster, self._nodes.get(pod.node or ""), turn.now)
+        record = (
+            lifecycle.preempt_by_engine(transaction, record, pod.engine, pod.preempted) if pod.preempted else record
+        )
+        reason, seen = pod_view.observe(record, pod, world.cluster, self._nodes.get(pod.node or ""), transaction.now)
         # A stopped job is requeued only when its pod is gone.
         if pod.over and record.stop is None and self._was_last(seen, pod.uid):
-            lifecycle.finish(turn, seen, pod.how, pod.sentence)
+            lifecycle.finish(transaction, seen, pod.how, pod.sentence)
         elif reason is not None:
-            lifecycle.observe(turn, seen, reason, pod.job.pod if pod.job else "")
-        self._end_of_several(turn, record.job.id)
+            lifecycle.observe(transaction, seen, reason, pod.job.pod if pod.job else "")
+        self._end_of_several(transaction, record.job.id)
 
     def _end_of_several(
-        self, turn: Transaction, job: str, last: ObservedPod | None = None, gone: Sequence[PodRef] = ()
+        self, transaction: Transaction, job: str, last: ObservedPod | None = None, gone: Sequence[PodRef] = ()
     ) -> None:
         """Stops a job of several pods that has to end.
 
         ``last``: a pod that is gone, as it was then; ``gone``: those that went while no Manager watched.
         """
-        record = turn.record(job)
+        record = transaction.record(job)
         if record is None or record.stop is not None or len(record.job.request.pods) == 1:
             return
         known = (self._pods.get(one.uid) or last for one in record.seen)
         ended = pod_view.end_of_several([pod for pod in known if pod is not None], gone)
         if ended is not None:
-            lifecycle.stop(turn, job, *ended)
+            lifecycle.stop(transaction, job, *ended)
 
     def _was_last(self, record: JobRecord, uid: str) -> bool:
         """True if a job has ended with this pod."""
@@ -380,16 +387,16 @@ class Reconciler:
         pod = self._pods.get(uid)
         return (pod is None and self.ready.is_set()) or (pod is not None and pod.over)
 
-    def _charge(self, turn: Transaction, pod: ObservedPod, *, asked_about: bool) -> None:
+    def _charge(self, transaction: Transaction, pod: ObservedPod, *, asked_about: bool) -> None:
         """Charges a pod without a reservation: adopts its job, or keeps it until it is deleted."""
-        claimed, world = pod.job, turn.cluster_state
-        adopting = claimed is not None and not (asked_about or self.book.asked)
-        known = claimed is not None and turn.record(claimed.id) is None
+        claimed, world = pod.job, transaction.cluster_state
+        adopting = claimed is not None and not (asked_about or self.store.asked)
+        known = claimed is not None and transaction.record(claimed.id) is None
         job = Job(
             id=claimed.id if adopting and claimed and known else f"{EXTERNAL_POD_PREFIX}{pod.uid}",
             user=pod_view.claimed_name(claimed.user) if claimed else "",
             team=pod_view.claimed_name(claimed.team) if claimed else "",
-            submitted=turn.now,
+            submitted=transaction.now,
             request=pod_view.pod_request(pod, world.cluster, self._nodes.get(pod.node or "")),
             server=pod_view.claimed_name(claimed.server) if claimed else "",
             template=pod_view.claimed_name(claimed.template) if claimed else "",
@@ -397,7 +404,7 @@ class Reconciler:
             preemptible=bool(claimed and claimed.preemptible),
             requeue=bool(claimed and claimed.requeue),
             state=JobState.RUNNING if pod.running else JobState.STARTING,
-            started=turn.now if pod.running else None,
+            started=transaction.now if pod.running else None,
             nodes=(pod.node,),
             exempt_from_quota=adopting,
         )
@@ -406,46 +413,49 @@ class Reconciler:
         record = JobRecord(job, pods=(pod_view.pod_ref(pod),))
         self._jobs[pod.uid] = job.id
         if adopting and known:
-            lifecycle.adopt(turn, record, pod.name)
+            lifecycle.adopt(transaction, record, pod.name)
             return
         why = "its labels contradict each other" if claimed is None else f"nothing is reserved for job {claimed.id}"
         log.warning("pod=%s is charged and will be deleted: %s", pod.name, why)
-        lifecycle.charge_unadmitted(turn, record, f"pod={pod.name} {why}")
+        lifecycle.charge_unadmitted(transaction, record, f"pod={pod.name} {why}")
 
-    def _gone(self, turn: Transaction, uid: str, last: ObservedPod | None) -> None:
-        for record in tuple(turn.store.records.values()):
+    def _gone(self, transaction: Transaction, uid: str, last: ObservedPod | None) -> None:
+        for record in tuple(transaction.store.records.values()):
             if not any(pod.uid == uid for pod in record.seen):
                 continue
             now = record
             if last is not None and last.preempted:
-                now = lifecycle.preempt_by_engine(turn, record, last.engine, last.preempted)
+                now = lifecycle.preempt_by_engine(transaction, record, last.engine, last.preempted)
             if self._was_last(now, uid):
-                lifecycle.on_pods_gone(turn, now, (last.how, last.sentence) if last else None)
+                lifecycle.on_pods_gone(transaction, now, (last.how, last.sentence) if last else None)
             else:
-                self._end_of_several(turn, record.job.id, last)
+                self._end_of_several(transaction, record.job.id, last)
 
-    def _forget_unlisted(self, turn: Transaction) -> None:
+    def _forget_unlisted(self, transaction: Transaction) -> None:
         """After the first complete lists: pods that are not in them went while no Manager watched."""
-        for record in tuple(turn.store.records.values()):
+        for record in tuple(transaction.store.records.values()):
             held = record.job.holds and not record.reserved
             gone = [pod for pod in record.seen if pod.uid not in self._pods]
             if held and len(gone) == len(record.seen):
-                lifecycle.on_pods_gone(turn, record, None)
+                lifecycle.on_pods_gone(transaction, record, None)
             elif gone:
-                self._end_of_several(turn, record.job.id, gone=gone)
+                self._end_of_several(transaction, record.job.id, gone=gone)
 
     # Gates
 
     def due_gates(self) -> list[str]:
         """Returns the uids of the pods that wait behind their gates although their jobs have got them."""
-        records, gated = self.book.records, self.book.gated
+        records, gated = self.store.records, self.store.gated
         return [uid for uid, pod in gated.items() if pod.job in records and uid in records[pod.job].uids]
 
     async def open_gate(self, uid: str) -> None:
         """Removes the gate of a pod; it prefers the node that was found for it."""
-        pod = self.book.gated[uid]
-        record = self.book.records[pod.job]
-        node = record.job.nodes[[one.uid for one in record.seen].index(uid)] if record.job.request.gpu_type else None
+        pod = self.store.gated.get(uid)
+        record = self.store.records.get(pod.job) if pod is not None else None
+        if pod is None or record is None or uid not in record.uids:
+            return  # the pod or its job has gone meanwhile
+        index = next(index for index, one in enumerate(record.pods) if one is not None and one.uid == uid)
+        node = record.job.nodes[index] if record.job.request.gpu_type else None
         spec: Manifest = {"schedulingGates": None}
         if node is not None:
             preferring = pod_set.with_preferred_node({"spec": pod.manifest["spec"]}, node)
@@ -459,7 +469,7 @@ class Reconciler:
     def due_expiries(self) -> list[str]:
         """Returns the jobs with an expired reservation, late enough that no request on its way can use it."""
         now, found = self.now(), list[str]()
-        for job, record in self.book.records.items():
+        for job, record in self.store.records.items():
             if record.reserved and record.deadline is not None:
                 late = _DUE_SECONDS if record.awaiting_start else record.request_seconds + _LATE_SECONDS
                 if now > record.deadline + timedelta(seconds=late):
@@ -468,7 +478,7 @@ class Reconciler:
 
     async def expire(self, job: str) -> None:
         """Ends an expired reservation, if a consistent list shows no pod of the job."""
-        record = self.book.records.get(job)
+        record = self.store.records.get(job)
         if record is None:
             return
         selector, seen = naming.job_selector(record.job.id), list[ObservedPod]()
@@ -477,26 +487,31 @@ class Reconciler:
             seen += [pod_view.read_pod(one, self.namespaces) for one in listed]
         found = [pod for pod in seen if not pod.over]
 
-        def expire(turn: Transaction) -> None:
-            now = turn.record(record.job.id)
+        def expire(transaction: Transaction) -> None:
+            now = transaction.record(record.job.id)
             if now is None or not now.reserved or now.deadline != record.deadline:
                 return
             if now.awaiting_start:
-                lifecycle.requeue(turn, now, EventReason.START_TIMEOUT)
+                lifecycle.requeue(transaction, now, EventReason.START_TIMEOUT)
                 return
-            if any(pod.uid not in now.uids and turn.record(f"{EXTERNAL_POD_PREFIX}{pod.uid}") is None for pod in found):
+            if any(
+                pod.uid not in now.uids and transaction.record(f"{EXTERNAL_POD_PREFIX}{pod.uid}") is None
+                for pod in found
+            ):
                 return  # its event is on the way, or was processed already: this list may be older
             left = pod_view.drop_missing_pods(now)
             if any(not self._is_over(pod.uid) for pod in left.seen):
-                lifecycle.expire_reservation(turn, left, ends=False)
+                lifecycle.expire_reservation(transaction, left, ends=False)
                 if len(left.seen) < len(now.job.request.pods):  # all of them or none
-                    lifecycle.stop(turn, now.job.id, EventReason.POD_FAILED, "The Hub has not made all of its pods.")
+                    lifecycle.stop(
+                        transaction, now.job.id, EventReason.POD_FAILED, "The Hub has not made all of its pods."
+                    )
             elif not left.seen and 0 < now.start_attempts < MAX_START_ATTEMPTS and now.job.state is JobState.STARTING:
-                lifecycle.requeue(turn, now, EventReason.POD_NEVER_CREATED)
+                lifecycle.requeue(transaction, now, EventReason.POD_NEVER_CREATED)
             else:
-                lifecycle.expire_reservation(turn, left, ends=True)
+                lifecycle.expire_reservation(transaction, left, ends=True)
 
-        await self.book.transact(expire)
+        await self.store.transact(expire)
 
 
 def _level(world: ClusterState, claimed: naming.PodIdentity | None) -> int:
@@ -514,10 +529,10 @@ def _was_its(record: JobRecord, pod: ObservedPod) -> bool:
     return same and any(one.uid == pod.uid for one in record.seen)
 
 
-def _started_since(turn: Transaction, pod: ObservedPod, namespace: str) -> JobRecord | None:
+def _started_since(transaction: Transaction, pod: ObservedPod, namespace: str) -> JobRecord | None:
     """Returns the pod's job as starting, if it waits in a database that is older than the start that made this pod."""
     claimed = pod.job
-    record = None if claimed is None or pod.over or pod.terminating or pod.gated else turn.record(claimed.id)
+    record = None if claimed is None or pod.over or pod.terminating or pod.gated else transaction.record(claimed.id)
     if claimed is None or record is None or not record.is_pending:
         return None
     if (record.job.user, record.job.server) != (claimed.user, claimed.server):
@@ -526,16 +541,16 @@ def _started_since(turn: Transaction, pod: ObservedPod, namespace: str) -> JobRe
     if record.nonce and naming.verify(record.nonce, claimed.nonce, start):
         return None  # that start is known, and has failed
     starting = replace(record.job, state=JobState.STARTING)
-    return replace(record, job=starting, deadline=turn.now, nonce=naming.sign(claimed.nonce, start))
+    return replace(record, job=starting, deadline=transaction.now, nonce=naming.sign(claimed.nonce, start))
 
 
-def _of_pod(turn: Transaction, pod: ObservedPod, known: str, namespace: str) -> JobRecord | None:
+def _of_pod(transaction: Transaction, pod: ObservedPod, known: str, namespace: str) -> JobRecord | None:
     """Returns the record that covers a pod: the job it is ``known`` as, its own, or the one that it claims."""
     for job in (known, f"{EXTERNAL_POD_PREFIX}{pod.uid}"):
-        own = turn.record(job)
+        own = transaction.record(job)
         if own is not None and any(one.uid == pod.uid for one in own.seen):
             return own
-    record = None if pod.job is None or known.startswith(EXTERNAL_POD_PREFIX) else turn.record(pod.job.id)
+    record = None if pod.job is None or known.startswith(EXTERNAL_POD_PREFIX) else transaction.record(pod.job.id)
     if pod.job is None or record is None or record.is_pending:
         return None  # a pending job has no pod
     if record.seen and not record.reserved and not pod.gated:

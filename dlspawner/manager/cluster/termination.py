@@ -46,7 +46,7 @@ log = logging.getLogger("dlspawner.manager")
 class Terminator:
     """A controller that carries out the stops of one store."""
 
-    book: JobStore
+    store: JobStore
     hub: HubClient
     cluster: KubernetesClient
     namespaces: JobNamespaces
@@ -54,7 +54,7 @@ class Terminator:
     _without_server: set[str] = field(default_factory=set)  # the Hub has no such server running
 
     def due(self) -> list[str]:
-        stopping = [job for job, record in self.book.records.items() if record.stop is not None]
+        stopping = [job for job, record in self.store.records.items() if record.stop is not None]
         self._left_alone.intersection_update(stopping)
         self._without_server.intersection_update(stopping)
         return stopping
@@ -73,13 +73,13 @@ class Terminator:
         return _AGAIN_SECONDS
 
     def _wanted(self, job: str) -> JobRecord | None:
-        record = self.book.records.get(job)
+        record = self.store.records.get(job)
         return record if record is not None and record.stop is not None else None
 
     def _replaced(self, record: JobRecord) -> bool:
         """True if the Hub has another job on this server."""
         mine = record.job
-        return any(other.holds and other.id != mine.id for other in self.book.on(mine.user, mine.server))
+        return any(other.holds and other.id != mine.id for other in self.store.on(mine.user, mine.server))
 
     async def _is_stopped_by_others(self, record: JobRecord) -> bool:
         """True if the Hub stops the server already: a second stop would be answered with 500.
@@ -101,10 +101,10 @@ class Terminator:
         """Asks the Hub to stop the server; True if the Hub has no such server running now."""
         job = record.job
         try:
-            await self.book.transact(lambda turn: None)  # the last decision is committed then, or undone
+            await self.store.transact(lambda transaction: None)  # the last decision is committed then, or undone
             if self._wanted(job.id) is None:
                 return False
-            await self.book.ensure_leader()  # or the server may have another job by now
+            await self.store.ensure_leader()  # or the server may have another job by now
             return await self.hub.stop_server(job.user, job.server)
         except HubRejected as no:
             log.warning("job=%s user=%s server=%s the Hub does not stop it: %s", job.id, job.user, job.server, no)
@@ -114,7 +114,9 @@ class Terminator:
 
     async def _tell_admins(self, no: HubRejected) -> None:
         text = f"The Hub does not let the Manager stop servers; their pods are deleted instead. It says: {no}"
-        await self.book.transact(lambda turn: post_to_admins(turn, NoticeKind.HUB_FORBIDS, text, cause=text))
+        await self.store.transact(
+            lambda transaction: post_to_admins(transaction, NoticeKind.HUB_FORBIDS, text, cause=text)
+        )
 
     async def _delete_pod(self, record: JobRecord) -> None:
         """Deletes exactly this pod, with its own grace period."""
@@ -135,21 +137,23 @@ class CancelResult(Enum):
     RUNS = "a server that is ready"
 
 
-async def cancel_server_start(book: JobStore, hub: HubClient, user: str, server: str, who: str) -> CancelResult:
+async def cancel_server_start(store: JobStore, hub: HubClient, user: str, server: str, who: str) -> CancelResult:
     """Cancels the start of this server; HubUnavailable when only the Hub knows whether the server is ready."""
-    if await book.transact(lambda turn: cancel_request(turn, user, server, who)):
+    if await store.transact(lambda transaction: cancel_request(transaction, user, server, who)):
         return CancelResult.REQUEST
-    running = await unready_job(book, hub, user, server)
+    running = await unready_job(store, hub, user, server)
     if running is not None:
         job = running.job.id
-        stopped = await book.transact(lambda turn: stop(turn, job, EventReason.CANCELLED, CANCELLED_BEFORE_START))
+        stopped = await store.transact(
+            lambda transaction: stop(transaction, job, EventReason.CANCELLED, CANCELLED_BEFORE_START)
+        )
         return CancelResult.REQUEST if stopped else CancelResult.NOTHING
-    return CancelResult.RUNS if _running(book, user, server) else CancelResult.NOTHING
+    return CancelResult.RUNS if _running(store, user, server) else CancelResult.NOTHING
 
 
-async def unready_job(book: JobStore, hub: HubClient, user: str, server: str) -> JobRecord | None:
+async def unready_job(store: JobStore, hub: HubClient, user: str, server: str) -> JobRecord | None:
     """Returns the job if its pod runs and its server is not ready yet."""
-    record = _running(book, user, server)
+    record = _running(store, user, server)
     if record is None:
         return None
     found = await hub.user(user)
@@ -157,8 +161,8 @@ async def unready_job(book: JobStore, hub: HubClient, user: str, server: str) ->
     return record if known is not None and known.pending == "spawn" else None
 
 
-def _running(book: JobStore, user: str, server: str) -> JobRecord | None:
-    found = (book.records[job.id] for job in book.on(user, server) if job.state is JobState.RUNNING)
+def _running(store: JobStore, user: str, server: str) -> JobRecord | None:
+    found = (store.records[job.id] for job in store.on(user, server) if job.state is JobState.RUNNING)
     return next(found, None)
 
 
@@ -170,7 +174,7 @@ _LOOKS, _ENDS_LOOK_SECONDS = 40, 0.05
 class JobEnder:
     """Ends jobs for users. Raises NotLeader and DatabaseUnavailable: nothing was done then."""
 
-    book: JobStore
+    store: JobStore
     hub: HubClient
 
     async def end(self, record: JobRecord, who: str) -> bool:
@@ -179,7 +183,7 @@ class JobEnder:
         while now is not None:
             if await self._end(now, who):
                 return True
-            before, now = now, self.book.records.get(record.job.id)
+            before, now = now, self.store.records.get(record.job.id)
             if now is not None and now.job.state is before.job.state:
                 return False
         return False
@@ -189,12 +193,14 @@ class JobEnder:
         if job.state is JobState.STOPPING and not job.requeue:
             return False
         if job.state is not JobState.RUNNING:
-            return await self.book.transact(lambda turn: _cancel(turn, job, who))
+            return await self.store.transact(lambda transaction: _cancel(transaction, job, who))
         if who != job.user:
             sentence = f"{who} has stopped this job. Your files are kept."
-            return await self.book.transact(lambda turn: stop(turn, job.id, EventReason.STOPPED_BY_ANOTHER, sentence))
+            return await self.store.transact(
+                lambda transaction: stop(transaction, job.id, EventReason.STOPPED_BY_ANOTHER, sentence)
+            )
         why = EventReason.STOPPED_BY_OWNER
-        if not await self.book.transact(lambda turn: stop(turn, job.id, why, STOPPED_BY_OWNER_SENTENCE)):
+        if not await self.store.transact(lambda transaction: stop(transaction, job.id, why, STOPPED_BY_OWNER_SENTENCE)):
             return False
         try:
             if await self.hub.stop_server(job.user, job.server):
@@ -206,14 +212,14 @@ class JobEnder:
     async def _is_seen(self, job: Job) -> None:
         """Waits until the end that the Hub has reported is written, or for two seconds."""
         for _ in range(_LOOKS):
-            if job.id not in self.book.records:
+            if job.id not in self.store.records:
                 return
             await asyncio.sleep(_ENDS_LOOK_SECONDS)
 
 
-def _cancel(turn: Transaction, job: Job, who: str) -> bool:
+def _cancel(transaction: Transaction, job: Job, who: str) -> bool:
     """Cancels this job; never another one of its server, which the caller may not be allowed to end."""
-    waits = turn.store.pending_job(job.user, job.server)
-    if turn.record(job.id) is None or (waits is not None and waits.job.id != job.id):
+    waits = transaction.store.pending_job(job.user, job.server)
+    if transaction.record(job.id) is None or (waits is not None and waits.job.id != job.id):
         return False
-    return cancel_request(turn, job.user, job.server, who)
+    return cancel_request(transaction, job.user, job.server, who)

@@ -87,7 +87,7 @@ class _LeaseLost(Exception):
 class LeaderElector:
     """Leads while it has the lease; ``admission`` is set while this process is the leader."""
 
-    ledger: JobRepository
+    repository: JobRepository
     files: ConfigReloader
     settings: Settings
     hub: HubClient
@@ -118,6 +118,7 @@ class LeaderElector:
     is_leader: bool = False  # as far as is known; otherwise another Manager leads
     identity: str = field(default_factory=lambda: secrets.token_hex(8))
     _scheduler: SchedulerName = SchedulerName.NATIVE  # of this term
+    _configured: Settings | None = None  # the settings that the job store uses
     _unprotected: bool = False  # nothing enforces the NetworkPolicies
     _told: tuple[Problem, ...] | None = ()  # the problems of the files that administrators were told
 
@@ -140,7 +141,7 @@ class LeaderElector:
                 await self._lead_until_lost(term)
         finally:
             with contextlib.suppress(DatabaseUnavailable):
-                await self.ledger.release(self.identity)
+                await self.repository.release(self.identity)
 
     async def _lead_until_lost(self, term: int) -> None:
         # In a task of its own: in ours, Python 3.11 could not tell a TaskGroup that failed from our being cancelled.
@@ -167,15 +168,15 @@ class LeaderElector:
 
     async def _acquire(self) -> int | None:
         try:
-            return await self.ledger.acquire(self.identity, self.lease_seconds)
+            return await self.repository.acquire(self.identity, self.lease_seconds)
         except DatabaseUnavailable as problem:
             log.warning("lease: %s", problem.__cause__)
             return None
 
     async def _lead(self, term: int) -> None:
-        store = JobStore(self.ledger, term, self.settings, self.now, timedelta(seconds=self.reservation_seconds))
+        store = JobStore(self.repository, term, self.settings, self.now, timedelta(seconds=self.reservation_seconds))
         store.subscribers += [self.metrics.record, self.event_bus.on_events]
-        store.notices.hears.append(self.event_bus.on_notices)
+        store.notices.subscribers.append(self.event_bus.on_notices)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._renew(term), name="renew the lease")
@@ -191,11 +192,12 @@ class LeaderElector:
 
     async def _read_files(self, store: JobStore) -> None:
         """Reloads the files: another Manager may have used a later version meanwhile."""
-        found = await config_reload.newer(self.files, self.ledger)
+        found = await config_reload.newer(self.files, self.repository)
         if found is not None:
             self.settings = found
             store.configure(found.cluster, found.teams)
-        await config_reload.persist(self.files, self.ledger, store.term)
+        self._configured = self.settings
+        await config_reload.persist(self.files, self.repository, store.term)
 
     async def _renew(self, term: int) -> None:
         clock, third = asyncio.get_running_loop().time, self.lease_seconds / 3
@@ -205,7 +207,7 @@ class LeaderElector:
             asked = clock()
             try:
                 async with asyncio.timeout_at(max(until, asked + third)):
-                    kept = await self.ledger.renew(term, self.lease_seconds)
+                    kept = await self.repository.renew(term, self.lease_seconds)
             except (DatabaseUnavailable, TimeoutError) as problem:
                 if clock() >= until:
                     raise _LeaseLost("the database does not answer") from problem
@@ -222,16 +224,16 @@ class LeaderElector:
             namespaces = JobNamespaces(self.namespace or cluster.namespace, self.special_namespace)
             reconciler = Reconciler(
                 store,
-                self.ledger,
+                self.repository,
                 cluster,
                 namespaces,
                 self.now,
                 self.watch_all_namespaces,
                 debounce_seconds=self.debounce_seconds,
             )
-            logs = LogCollector(for_logs, self.ledger, store.term, reconciler.job_of, self.now, self.log_retention)
+            logs = LogCollector(for_logs, self.repository, store.term, reconciler.job_of, self.now, self.log_retention)
             pod_events = PodEventCollector(
-                *(for_logs, self.ledger, store.term, namespaces.all, reconciler.owner_of),
+                *(for_logs, self.repository, store.term, namespaces.all, reconciler.owner_of),
                 *(lambda: store.cluster_state.cluster.gpu_resources, self.now),
             )
             engine = self._make_engine(store, cluster, namespaces)
@@ -259,7 +261,7 @@ class LeaderElector:
                 _run(group, self._starting(store, scheduler, explainer))
                 self.culler = await self._make_culler(store, reconciler)
                 sender = OutboxSender(
-                    *(self.ledger, store.term, lambda: self.settings.cluster.notifications, self.now),
+                    *(self.repository, store.term, lambda: self.settings.cluster.notifications, self.now),
                     *(self.mail_password, self.public_url),
                 )
                 _run(group, sender.queues())
@@ -268,11 +270,11 @@ class LeaderElector:
                     _run(group, [periodic("probe of the network policies", probe, _PROBE_SECONDS)])
                 _run(group, [periodic("culling of idle jobs", self.culler.evaluate_all, self.cull_every)])
                 self.log_reader = LogReader(logs)
-                self.advisor = Advisor(store, self.ledger, group)
-                desk = AdmissionService(store, self.ledger, scheduler, explainer, namespaces)
+                self.advisor = Advisor(store, self.repository, group)
+                admission = AdmissionService(store, scheduler, explainer, namespaces)
                 if engine is not None:
-                    desk.additions, desk.make_objects = engine.additions, engine.make_objects
-                self.admission = desk
+                    admission.additions, admission.make_objects = engine.additions, engine.make_objects
+                self.admission = admission
                 log.info("leading: jobs=%d nodes=%d", len(store.records), len(store.nodes))
 
     def _observing(self, store: JobStore, reconciler: Reconciler) -> Iterator[WorkQueue[Any]]:
@@ -299,7 +301,7 @@ class LeaderElector:
     ) -> Iterator[WorkQueue[Any]]:
         """Returns the queues that keep usage, history, events and logs."""
         yield periodic("usage of the teams", lambda: store.transact(Transaction.persist_usage), _USAGE_SECONDS)
-        history = HistoryKeeper(store, self.ledger, self.prometheus, namespaces, self.retention)
+        history = HistoryKeeper(store, self.repository, self.prometheus, namespaces, self.retention)
         yield periodic("history", history.run_once, EVERY.total_seconds())
         profile = ProfileWriter(store, cluster, self.prometheus, namespaces)
         yield periodic("annotations with the use of pods", profile.run_once, PROFILE_SECONDS)
@@ -337,7 +339,7 @@ class LeaderElector:
         )
         yield WorkQueue("new try of job", starts.due_refused, starts.retry)
         yield WorkQueue("check of the owner of job", starts.due_owners, starts.check_owner)
-        self.estimator = StartTimeEstimator(store, self.ledger, explainer, lambda: self.settings)
+        self.estimator = StartTimeEstimator(store, self.repository, explainer, lambda: self.settings)
         yield periodic("estimates of starts", self.estimator.refresh, ESTIMATE_SECONDS)
 
     def _make_engine(
@@ -359,7 +361,7 @@ class LeaderElector:
 
     async def _make_culler(self, store: JobStore, reconciler: Reconciler) -> Culler:
         evidence = ActivityCollector(
-            book=store,
+            store=store,
             hub=self.hub,
             prometheus=self.prometheus,
             namespaces=reconciler.namespaces,
@@ -367,9 +369,8 @@ class LeaderElector:
             pods=reconciler.pod_identities,
             now=self.now,
         )
-        culler = Culler(evidence, self.ledger)
+        culler = Culler(evidence, self.repository)
         await culler.load()
-        store.keep_alive = culler.keep_alive
         return culler
 
     async def _probe_policies(self, cluster: KubernetesClient) -> None:
@@ -390,11 +391,14 @@ class LeaderElector:
         found = await asyncio.to_thread(self.files.changed)
         if found is not None:
             self.settings = found
-            await config_reload.persist(self.files, self.ledger, store.term)
-            if found.cluster.scheduler.name is not self._scheduler:
-                raise _SchedulerChanged(f"the scheduler is {found.cluster.scheduler.name.value} from now on")
-            await store.transact(lambda turn: turn.store.configure(self.settings.cluster, self.settings.teams))
+        if self.settings is not self._configured:
+            wanted = self.settings
+            await config_reload.persist(self.files, self.repository, store.term)
+            if wanted.cluster.scheduler.name is not self._scheduler:
+                raise _SchedulerChanged(f"the scheduler is {wanted.cluster.scheduler.name.value} from now on")
+            await store.transact(lambda transaction: transaction.store.configure(wanted.cluster, wanted.teams))
             await store.transact(lifecycle.notify_all_inadmissible)
+            self._configured = wanted
         if self.files.problems != self._told:
             problems = self.files.problems
             await store.transact(partial(_notify_config_problems, problems=problems))
@@ -413,12 +417,12 @@ def _run(group: asyncio.TaskGroup, queues: Iterable[WorkQueue[Any]]) -> None:
         group.create_task(queue.run(), name=queue.name)
 
 
-def _notify_config_problems(turn: Transaction, *, problems: tuple[Problem, ...]) -> None:
+def _notify_config_problems(transaction: Transaction, *, problems: tuple[Problem, ...]) -> None:
     if not problems:
-        withdraw(turn, "", NoticeKind.CONFIG_INVALID)
+        withdraw(transaction, "", NoticeKind.CONFIG_INVALID)
         return
     text = _config_problems(problems)
-    post_to_admins(turn, NoticeKind.CONFIG_INVALID, text, cause=text)
+    post_to_admins(transaction, NoticeKind.CONFIG_INVALID, text, cause=text)
 
 
 def _config_problems(problems: tuple[Problem, ...]) -> str:

@@ -38,7 +38,7 @@ Key = tuple[Channel, str]  # and the person
 class OutboxSender:
     """``page``: the address of this service for links in messages; empty, if that is not known."""
 
-    ledger: JobRepository
+    repository: JobRepository
     term: int
     allowed: Callable[[], Notifications]
     now: Callable[[], datetime]
@@ -54,7 +54,7 @@ class OutboxSender:
 
     async def look(self) -> None:
         now, found = self.now(), dict[Key, list[OutboxMessage]]()
-        for one in await self.ledger.read(lambda connection: outbox.read_due(connection, now)):
+        for one in await self.repository.read(lambda connection: outbox.read_due(connection, now)):
             found.setdefault((one.channel, one.user), []).append(one)
         self._due = found
 
@@ -66,7 +66,7 @@ class OutboxSender:
         for message in self._due.pop(key, ()):
             pause = min(_FIRST_PAUSE * 2 ** min(message.attempts, 10), _LONGEST_PAUSE)
             claim = partial(outbox.claim, message=message, due=self.now() + pause)
-            if not await self.ledger.write_as_leader(self.term, claim):
+            if not await self.repository.write_as_leader(self.term, claim):
                 continue
             if message.id not in self._done:
                 problem = await self._attempt(message)
@@ -74,7 +74,7 @@ class OutboxSender:
                     continue
                 self._done[message.id] = problem
             end = partial(outbox.remove, message=message, problem=self._done[message.id])
-            await self.ledger.write_as_any(end)
+            await self.repository.write_as_any(end)
             del self._done[message.id]
         return 0.0
 

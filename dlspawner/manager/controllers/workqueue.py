@@ -2,9 +2,10 @@
 
 A controller has two methods: ``due`` returns the keys that need work as things are now, the most urgent first, and
 ``reconcile`` does that work for one key, from the present state. The queue looks at ``due`` when it is woken, when a
-pause is over, and every few seconds. A key is never reconciled twice at the same time. It pauses after each time, as
-long as ``reconcile`` returns, or else longer each time until it is due no more. A service that does not answer and a
-fault in the program delay one key and end nothing; NotLeader ends the term.
+pause is over, and every few seconds. A key is never reconciled twice at the same time. It pauses after each time: as
+many seconds as ``reconcile`` returns; without a number, or after a failure, longer each time until a number is returned
+or the key is due no more. A service that does not answer and a fault in the program delay one key and end nothing;
+NotLeader ends the term.
 """
 
 from __future__ import annotations
@@ -89,6 +90,8 @@ class WorkQueue(Generic[Key]):
             self.wake.set()
         if pause is None:
             pause = next(self._pauses.setdefault(key, delays(self.first_pause, self.longest_pause)))
+        else:
+            self._pauses.pop(key, None)
         self._not_before[key] = asyncio.get_running_loop().time() + pause
 
 

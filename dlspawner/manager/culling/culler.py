@@ -78,25 +78,25 @@ class Culler:
     """The rounds of one leader: `evaluate_all` runs every ``Manager.cull_every`` seconds."""
 
     evidence: ActivityCollector
-    ledger: JobRepository
+    repository: JobRepository
     report: CullReport | None = None
     _dry: frozenset[tuple[str, Cause]] = frozenset()
     _idle: dict[str, datetime] = field(default_factory=dict)  # since when, by job, as written down
     _one_round: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def load(self) -> None:
-        self.evidence.activities.facts = await self.ledger.read(read_activities)
-        self._idle = await self.ledger.read(read_open_idle_periods)
+        self.evidence.activities.facts = await self.repository.read(read_activities)
+        self._idle = await self.repository.read(read_open_idle_periods)
 
     # What others tell
 
     @property
     def report_seconds(self) -> float:
         """Returns the interval of kernel reports in seconds: short enough that one report may be lost."""
-        return min(60.0, self.evidence.book.cluster_state.cluster.culling.metrics_age.total_seconds() / 3)
+        return min(60.0, self.evidence.store.cluster_state.cluster.culling.metrics_age.total_seconds() / 3)
 
     def record(self, job: str) -> JobRecord | None:
-        return self.evidence.book.records.get(job)
+        return self.evidence.store.records.get(job)
 
     def report_kernels(self, user: str, server: str, busy: bool, seconds: float | None) -> bool:
         """A pod tells of its kernels; False when no job runs on this server."""
@@ -112,7 +112,7 @@ class Culler:
         told = {jobs[key]: one for one in sessions if (key := (one.user, one.server)) in jobs}
         evidence, now = self.evidence, self.evidence.now()
         open_to_ssh = [one.job for one in evidence.running() if evidence.expected_reports(one.job).ssh]
-        evidence.activities.confirm_ssh_reports(gateway, open_to_ssh, now, evidence.book.cluster_state.cluster.culling)
+        evidence.activities.confirm_ssh_reports(gateway, open_to_ssh, now, evidence.store.cluster_state.cluster.culling)
         evidence.activities.report_ssh(gateway, told, now)
         await self._save()
 
@@ -166,46 +166,48 @@ class Culler:
             await self._write_idle_periods(judged, now)
             self._log_dry(judged)
             self.report = CullReport(
-                now, evidence.book.cluster_state.cluster.culling.dry_run, evidence.gpus_unknown, judged
+                now, evidence.store.cluster_state.cluster.culling.dry_run, evidence.gpus_unknown, judged
             )
 
     async def _apply(self, judged: Sequence[JobEvaluation]) -> None:
         """Carries out these decisions and stores the warnings."""
         activities = self.evidence.activities
-        for changed in await self.evidence.book.transact(lambda turn: self._apply_decision(turn, judged)):
+        for changed in await self.evidence.store.transact(
+            lambda transaction: self._apply_decision(transaction, judged)
+        ):
             activities.put(changed.job, replace(activities.of(changed.job), warned=changed.all))
         await self._save()
 
-    def _apply_decision(self, turn: Transaction, judged: Iterable[JobEvaluation]) -> list[_Warnings]:
+    def _apply_decision(self, transaction: Transaction, judged: Iterable[JobEvaluation]) -> list[_Warnings]:
         """Carries out one decision in a transaction; returns the warnings of the jobs from then on."""
         changed = []
         for found in judged:
-            record = turn.record(found.job.id)
+            record = transaction.record(found.job.id)
             if record is None or record.job.state is not JobState.RUNNING or not self.evidence.is_listed(record.job):
                 continue
-            turn.store.mark_idle(record.job.id, found.idle)
+            transaction.store.mark_idle(record.job.id, found.idle)
             # A report of use may have arrived since.
-            one = found if isinstance(found.decision, KeepJob) else self.evidence.evaluate(record.job, turn.now)
-            warned = self._stop_or_warn(turn, one)
+            one = found if isinstance(found.decision, KeepJob) else self.evidence.evaluate(record.job, transaction.now)
+            warned = self._stop_or_warn(transaction, one)
             if warned != one.activity.warned:
                 changed.append(_Warnings(one.job.id, warned))
         return changed
 
-    def _stop_or_warn(self, turn: Transaction, one: JobEvaluation) -> tuple[SentWarning, ...]:
+    def _stop_or_warn(self, transaction: Transaction, one: JobEvaluation) -> tuple[SentWarning, ...]:
         job, had = one.job, one.activity.warned
         match one.decision:
             case WarnUser(percent, why, since, until):
                 cause = f"{percent} % since {since.isoformat(timespec='seconds')}"
-                text = warning_text(job, why, turn.now - since)
-                notify.post(turn, job, _KINDS[why], text, cause=cause, until=until, keep=why is Cause.UNUSED)
-                return (*had, SentWarning(turn.now, percent, why))
+                text = warning_text(job, why, transaction.now - since)
+                notify.post(transaction, job, _KINDS[why], text, cause=cause, until=until, keep=why is Cause.UNUSED)
+                return (*had, SentWarning(transaction.now, percent, why))
             case StopJob(why, since, dry_run=False):
-                lifecycle.stop(turn, job.id, _REASONS[why], stopped_text(job, why, turn.now - since))
+                lifecycle.stop(transaction, job.id, _REASONS[why], stopped_text(job, why, transaction.now - since))
                 return had
             case _:
-                void = {warned.why for warned in had if _is_void(warned, one) or _has_lapsed(turn, warned, one)}
+                void = {warned.why for warned in had if _is_void(warned, one) or _has_lapsed(transaction, warned, one)}
                 if void:
-                    job_store.withdraw(turn, job.id, *(_KINDS[why] for why in void))
+                    job_store.withdraw(transaction, job.id, *(_KINDS[why] for why in void))
                 return tuple(warned for warned in had if warned.why not in void)
 
     async def _write_idle_periods(self, judged: Sequence[JobEvaluation], now: datetime) -> None:
@@ -222,7 +224,7 @@ class Culler:
                 begun[job] = since
         if ended or begun:
             write = partial(write_idle_periods, ended=ended, begun=begun)
-            await self.ledger.write_as_leader(self.evidence.book.term, write)
+            await self.repository.write_as_leader(self.evidence.store.term, write)
         kept = {job: since for job, since in self._idle.items() if job not in ended and self.record(job) is not None}
         self._idle = {**kept, **begun}
 
@@ -246,7 +248,7 @@ class Culler:
             activities.changed.clear()
             try:
                 facts = {job: activities.of(job) for job in changed}
-                await self.ledger.write_as_leader(self.evidence.book.term, partial(write_activities, facts=facts))
+                await self.repository.write_as_leader(self.evidence.store.term, partial(write_activities, facts=facts))
             except (NotLeader, DatabaseUnavailable):
                 activities.changed |= changed
                 raise
@@ -262,15 +264,15 @@ def _is_void(warned: SentWarning, one: JobEvaluation) -> bool:
     return one.policy.window is None or (since is not None and warned.at < since)
 
 
-def _has_lapsed(turn: Transaction, warned: SentWarning, one: JobEvaluation) -> bool:
+def _has_lapsed(transaction: Transaction, warned: SentWarning, one: JobEvaluation) -> bool:
     """True if the time named by a warning has passed without a stop, because the use is not known any more.
 
     Its owner would read for as long as that lasts that the job stops now, and is warned anew when it is known again.
     """
     if warned.why is not Cause.UNUSED or one.decision.idle_since is not None:
         return False
-    notice = turn.store.notices.pending((one.job.id, _KINDS[warned.why]))
-    return notice is not None and notice.until is not None and notice.until <= turn.now
+    notice = transaction.store.notices.pending((one.job.id, _KINDS[warned.why]))
+    return notice is not None and notice.until is not None and notice.until <= transaction.now
 
 
 def held_text(job: Job) -> str:

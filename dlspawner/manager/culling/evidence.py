@@ -15,7 +15,7 @@ from dlspawner.clients.prometheus import MetricsUnavailable, PrometheusClient
 from dlspawner.core.config import IdleWindows
 from dlspawner.core.idle import IdleDecision, IdleRule, JobActivity, evaluate, idle_rule_of, is_idle
 from dlspawner.core.job import Job, JobState
-from dlspawner.core.naming import PodIdentity as Named
+from dlspawner.core.naming import PodIdentity
 from dlspawner.core.template import ActivitySource, IdlePolicy
 from dlspawner.manager.model.activity import ActivityStore, ExpectedReports
 from dlspawner.manager.model.namespaces import JobNamespaces
@@ -45,12 +45,12 @@ class JobEvaluation:
 
 @dataclass(slots=True)
 class ActivityCollector:
-    book: JobStore
+    store: JobStore
     hub: HubClient
     prometheus: PrometheusClient | None
     namespaces: JobNamespaces
     settings: Callable[[], Settings]
-    pods: Callable[[], Mapping[str, Named]]  # what pods say of the jobs that they are, by uid
+    pods: Callable[[], Mapping[str, PodIdentity]]  # what pods say of the jobs that they are, by uid
     now: Callable[[], datetime]
     activities: ActivityStore = field(init=False)
     gpus_unknown: str | None = None  # why the use of GPUs is not known, where it is not
@@ -63,7 +63,7 @@ class ActivityCollector:
         self.collected = dict.fromkeys(("hub", "gpus") if self.prometheus else ("hub",), self.now())
 
     def running(self) -> list[JobRecord]:
-        return [one for one in self.book.records.values() if one.job.state is JobState.RUNNING and one.job.started]
+        return [one for one in self.store.records.values() if one.job.state is JobState.RUNNING and one.job.started]
 
     async def collect(self) -> None:
         """Learn what is new; HubError when the Hub does not answer. What Prometheus cannot tell is `gpus_unknown`."""
@@ -92,21 +92,21 @@ class ActivityCollector:
     def expected_reports(self, job: Job) -> ExpectedReports:
         """Returns the reports that are expected of a job; all kinds if its template is gone."""
         template = self.settings().template(job.template)
-        gpus = self.book.cluster_state.cluster.units(job.request.gpu_type, job.request.gpus)
+        gpus = self.store.cluster_state.cluster.units(job.request.gpu_type, job.request.gpus)
         if template is None:
             return ExpectedReports(kernels=True, ssh=True, gpus=gpus)
         return ExpectedReports(template.tells_kernels, template.ssh is not None, gpus)
 
     def policy(self, job: Job) -> IdleRule:
         """The windows of its template, team and preemptibility."""
-        world, template = self.book.cluster_state, self.settings().template(job.template)
+        world, template = self.store.cluster_state, self.settings().template(job.template)
         team, idle = world.team(job.team), template.idle if template else IdlePolicy()
         return idle_rule_of(idle, team.idle if team else IdleWindows(), world.cluster.culling, job.preemptible)
 
     async def _read_gpus(self) -> str | None:
         if self.prometheus is None:
             return NO_PROMETHEUS
-        culling, now = self.book.cluster_state.cluster.culling, self.now()
+        culling, now = self.store.cluster_state.cluster.culling, self.now()
         since = max(now - _LOOK_BACK, self._asked - _OVERLAP if self._asked else now - _LOOK_BACK)
         full = self.namespaces.from_key
         running = [one for one in self.running() if one.job.request.gpus]

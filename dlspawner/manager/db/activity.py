@@ -1,4 +1,4 @@
-"""The rows of `activities` and `idle_periods`: what `activity` remembers of jobs, and when jobs were not used."""
+"""The rows of `activities` and `idle_periods`: the known use of jobs (`model.activity`), and the times without use."""
 
 from __future__ import annotations
 

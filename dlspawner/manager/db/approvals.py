@@ -1,4 +1,4 @@
-"""Requests for an approval in the database. With `store` and `ledger` what speaks SQL."""
+"""Requests for an approval in the database."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ does PostgreSQL wait for a Manager that has vanished in a transaction, and keep 
 the server ends such a session in time for a stand-by to take over within 15 seconds.
 
 Refused: the asynchronous engines. aiosqlite is a thread per connection, and asyncpg would be a second dialect to test;
-`store.Store` keeps transactions off the event loop with a few threads, and the same code serves both databases.
+`store.Database` keeps transactions off the event loop with a few threads, and the same code serves both databases.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """GPU-hours in the database: counted for good once a job's life is over, worked out anew until then.
 
-`fold` brings what jobs that have ended come to into `gpu_days` and marks them in the same transaction, so that each is
+`aggregate` adds the GPU-hours of ended jobs to `gpu_days` and marks the jobs in the same transaction, so that each is
 counted once, and a report over years reads few rows. Jobs that are not folded yet are read with their events, some at
 a time: after an upgrade that may be all there ever were, and PostgreSQL ends a transaction that thinks for too long.
 """
@@ -21,14 +21,12 @@ from dlspawner.core.job import JobState
 from dlspawner.manager.db.tables import gpu_days, gpu_free, gpu_use, job_events, jobs, metadata
 from dlspawner.manager.model.access import Viewer
 from dlspawner.manager.model.event_reason import EventReason
-from dlspawner.manager.model.gpu_hours import GpuHoursQuery, GroupBy
+from dlspawner.manager.model.gpu_hours import AMOUNTS, FREE, GpuHoursQuery, GroupBy
 from dlspawner.manager.model.records import read_request
 
 IDLE = EventReason.IDLE.value  # jobs that were stopped for it: their GPUs are reclaimed
 Hours = dict[tuple[date, str], GpuTime]  # by day, and by team, person or GPU type
 _KEYS = {GroupBy.TEAM: "team", GroupBy.USER: "user_name", GroupBy.GPU_TYPE: "gpu_type"}
-_AMOUNTS = ("requested", "allocated", "measured", "used", "reclaimed")
-_FREE = ("total", "free", "unschedulable", "fragmented")
 _OF_JOBS = ("job", "team", "user_name", "gpu_type", "gpus_milli")
 _TOLD = [jobs.c[name] for name in (*_OF_JOBS, "stop_reason", "folded_until")]
 _TOGETHER = 1000  # jobs that are read and thought about before the next statement
@@ -49,7 +47,7 @@ def read_gpu_hours(connection: Connection, question: GpuHoursQuery, viewer: View
     """
     _at_one_moment(connection)
     key = gpu_days.c[_KEYS[question.by]]
-    sums = [func.sum(gpu_days.c[name]).label(name) for name in _AMOUNTS]
+    sums = [func.sum(gpu_days.c[name]).label(name) for name in AMOUNTS]
     days = gpu_days.c.day.between(question.since, question.until) & _seen(gpu_days, viewer)
     found: Hours = {}
     for row in connection.execute(select(gpu_days.c.day, key, *sums).where(days).group_by(gpu_days.c.day, key)):
@@ -65,7 +63,7 @@ def read_gpu_hours(connection: Connection, question: GpuHoursQuery, viewer: View
 def read_free_gpus(connection: Connection, question: GpuHoursQuery) -> dict[tuple[date, str], Mapping[str, int]]:
     """Milli-GPU-seconds of GPUs, all and free ones, by day and type."""
     query = select(gpu_free).where(gpu_free.c.day.between(question.since, question.until))
-    return {(row.day, row.gpu_type): {name: getattr(row, name) for name in _FREE} for row in connection.execute(query)}
+    return {(row.day, row.gpu_type): {name: getattr(row, name) for name in FREE} for row in connection.execute(query)}
 
 
 @dataclass(frozen=True, slots=True)

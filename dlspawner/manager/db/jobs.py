@@ -175,7 +175,7 @@ def _stopped(connection: Connection, ids: Collection[str]) -> Mapping[tuple[str,
 
 
 def _of_row(row: Row[Any], stopped: datetime | None, approval: ApprovalRequest | None) -> JobHistory:
-    """The first columns are as `Kept` has them: by their places they are read twice as fast as by their names."""
+    """The first columns are in the order of `JobHistory`: by position they are read twice as fast as by name."""
     values: tuple[Any, ...] = tuple(row)
     state, reason, *amounts, nodes = values[8:15]
     *times, stop_reason, stop_sentence = values[15:21]

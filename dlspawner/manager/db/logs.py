@@ -1,4 +1,4 @@
-"""Logs in the database. With `store` and `ledger` what speaks SQL.
+"""Logs in the database.
 
 A log is a row with its mark and parts with its text: a reading adds what is new to the last part, or begins another
 one, and the oldest go when there is too much. So a reading costs what was printed since the one before, however long

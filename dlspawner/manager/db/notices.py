@@ -1,4 +1,4 @@
-"""Notices in the database. With `store` and `ledger` what speaks SQL."""
+"""Notices in the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happened to jobs' pods, in the database. With `store` and `ledger` what speaks SQL."""
+"""The events of jobs' pods in the database."""
 
 from __future__ import annotations
 

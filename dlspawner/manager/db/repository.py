@@ -54,17 +54,17 @@ class DuplicateJob(Exception):
 
 
 class JobRepository:
-    def __init__(self, store: Database) -> None:
-        self._store = store
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     @property
     def url(self) -> str:
         """The database's URL with its password."""
-        return self._store.url
+        return self._database.url
 
     async def acquire(self, holder: str, seconds: float) -> int | None:
         """Takes the lease for a new term; None while another Manager holds it."""
-        return await self._store.write(lambda connection: _acquire(connection, holder, seconds))
+        return await self._database.write(lambda connection: _acquire(connection, holder, seconds))
 
     async def renew(self, term: int, seconds: float) -> bool:
         """Keep the lease of this term; False when a later one has begun."""
@@ -74,7 +74,7 @@ class JobRepository:
             mine = _LEASE & (leases.c.term == term)
             return connection.execute(update(leases).where(mine).values(expires=until)).rowcount == 1
 
-        return await self._store.write(renew)
+        return await self._database.write(renew)
 
     async def release(self, holder: str) -> None:
         """Let the next one take over at once."""
@@ -83,20 +83,22 @@ class JobRepository:
         def expire(connection: Connection) -> None:
             connection.execute(update(leases).where(mine).values(expires=_now(connection)))
 
-        await self._store.write(expire)
+        await self._database.write(expire)
 
     async def ensure_leader(self, term: int) -> None:
         """NotLeader when a later term has begun: before what no database can refuse."""
-        await self._store.read(lambda connection: _check(connection, term))
+        await self._database.read(lambda connection: _check(connection, term))
 
     async def load(self) -> list[JobRecord]:
         """Every job that has not ended."""
         query = select(jobs).where(jobs.c.state != JobState.ENDED.value)
-        return await self._store.read(lambda connection: [db_jobs.from_row(row) for row in connection.execute(query)])
+        return await self._database.read(
+            lambda connection: [db_jobs.from_row(row) for row in connection.execute(query)]
+        )
 
     async def find(self, job: str) -> JobRecord | None:
         """A job, ended ones too."""
-        row = await self._store.read(
+        row = await self._database.read(
             lambda connection: connection.execute(select(jobs).where(jobs.c.job == job)).first()
         )
         return None if row is None else db_jobs.from_row(row)
@@ -107,15 +109,15 @@ class JobRepository:
         def read(connection: Connection) -> list[tuple[datetime, JobState, str]]:
             return [(row.at, JobState(row.state), row.reason) for row in connection.execute(query)]
 
-        return await self._store.read(read)
+        return await self._database.read(read)
 
     async def page(self, viewer: Viewer, wanted: JobFilter, after: JobCursor | None, limit: int) -> list[JobHistory]:
         """Returns the jobs that the viewer may see and the filter takes, ended ones too, newest first."""
-        return await self._store.read(lambda connection: db_jobs.read_page(connection, viewer, wanted, after, limit))
+        return await self._database.read(lambda connection: db_jobs.read_page(connection, viewer, wanted, after, limit))
 
     async def job_history(self, job: str) -> JobHistory | None:
         """Returns what users read about a job, ended ones too."""
-        return await self._store.read(lambda connection: db_jobs.find_job(connection, job))
+        return await self._database.read(lambda connection: db_jobs.find_job(connection, job))
 
     async def visible_job(self, viewer: Viewer, job: str) -> JobHistory | None:
         """Returns what this viewer may read about a job; a hidden job is treated as one that does not exist."""
@@ -124,17 +126,17 @@ class JobRepository:
 
     async def find_many(self, ids: Collection[str]) -> list[JobHistory]:
         """Returns what users read about these jobs, in no order."""
-        return await self._store.read(lambda connection: db_jobs.read_jobs(connection, ids))
+        return await self._database.read(lambda connection: db_jobs.read_jobs(connection, ids))
 
     async def history(self, job: str, most: int = db_jobs.MOST_EVENTS) -> list[JobTransition]:
         """Returns the events of a job with their details; the latest ones of too many."""
-        return await self._store.read(lambda connection: db_jobs.read_events(connection, job, most))
+        return await self._database.read(lambda connection: db_jobs.read_events(connection, job, most))
 
     async def latest_pod_events(self, ids: Iterable[str]) -> dict[str, str]:
         """The latest sentence about the pods of each of these jobs, as far as there is one."""
         found = [*ids]
         return (
-            await self._store.read(lambda connection: pod_event_rows.read_latest_pod_events(connection, found))
+            await self._database.read(lambda connection: pod_event_rows.read_latest_pod_events(connection, found))
             if found
             else {}
         )
@@ -142,20 +144,20 @@ class JobRepository:
     async def end_details(self, found: Iterable[JobHistory]) -> dict[str, str]:
         """Returns the details of the ends of these jobs, where their sentence has details, in at most one statement."""
         ids = [kept.id for kept in found if kept.state is JobState.ENDED and has_detail(kept.reason, kept.stop)]
-        return await self._store.read(lambda connection: db_jobs.last_details(connection, ids)) if ids else {}
+        return await self._database.read(lambda connection: db_jobs.last_details(connection, ids)) if ids else {}
 
     async def last_ends(self, user: str) -> dict[str, LastEnd]:
         """Returns the end of the last job of each server of a user."""
-        return await self._store.read(lambda connection: db_jobs.read_last_ends(connection, user))
+        return await self._database.read(lambda connection: db_jobs.read_last_ends(connection, user))
 
     async def servers(self, user: str) -> frozenset[str]:
         """A person's servers that ever had a job."""
         query = select(jobs.c.server_name).where(jobs.c.user_name == user).distinct()
-        return frozenset(await self._store.read(lambda connection: connection.scalars(query).all()))
+        return frozenset(await self._database.read(lambda connection: connection.scalars(query).all()))
 
     async def requests(self, wanted: approvals.ApprovalQuery) -> list[ApprovalRequest]:
         """Requests for an approval, the newest first."""
-        return await self._store.read(lambda connection: approvals.find_requests(connection, wanted))
+        return await self._database.read(lambda connection: approvals.find_requests(connection, wanted))
 
     async def last_event(self, user: str, server: str) -> tuple[str, str] | None:
         """Reason and detail of the last event of a server's last job; None for a server that never had one.
@@ -170,7 +172,7 @@ class JobRepository:
             .order_by(job_events.c.id.desc())
             .limit(1)
         )
-        row = await self._store.read(lambda connection: connection.execute(query).first())
+        row = await self._database.read(lambda connection: connection.execute(query).first())
         if row is None or row.stop_reason != EventReason.CANCELLED:
             return None if row is None else (row.reason, row.detail)
         return EventReason.CANCELLED.value, ""
@@ -204,19 +206,19 @@ class JobRepository:
             notices.write_notices(connection, told)
 
         try:
-            await self._store.write(write)
+            await self._database.write(write)
         except DatabaseRejected:
-            known = await self._store.read(lambda connection: _known(connection, claimed))
+            known = await self._database.read(lambda connection: _known(connection, claimed))
             if known:
                 raise DuplicateJob(known) from None
             raise
 
     async def read(self, query: Callable[[Connection], T]) -> T:
-        return await self._store.read(query)
+        return await self._database.read(query)
 
     async def write_as_any(self, change: Callable[[Connection], T]) -> T:
         """A change that is right whichever Manager acts."""
-        return await self._store.write(change)
+        return await self._database.write(change)
 
     async def write_as_leader(self, term: int, change: Callable[[Connection], T]) -> T:
         """Another change of the Manager that acts; NotLeader when a later term has begun."""
@@ -225,7 +227,7 @@ class JobRepository:
             _check(connection, term)
             return change(connection)
 
-        return await self._store.write(checked)
+        return await self._database.write(checked)
 
 
 def _now(connection: Connection) -> datetime:

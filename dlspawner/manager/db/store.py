@@ -1,4 +1,6 @@
-"""With `ledger` the only module that speaks SQL. Every method is one transaction, run in a small pool of threads.
+"""The database's transactions, run in a small pool of threads, and the tables of users: SSH keys, accounts, settings.
+
+Every method is one transaction.
 
 Times come from the caller. A user is a name: asking for one without rows does the same work as for one that has some.
 """
@@ -118,7 +120,7 @@ class Database:
 
     @classmethod
     def open(cls, url: str) -> Self:
-        """Open and migrate; DatabaseProblem says what is wrong. Blocks: it is called before the server listens."""
+        """Opens and migrates; raises DatabaseUnusable. Blocks: it is called before the server listens."""
         engine = open_engine(url, THREADS)
         try:
             upgrade(engine)

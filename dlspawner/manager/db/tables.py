@@ -122,9 +122,10 @@ uid_high_water = Table(
     Column("highest", Integer, nullable=False),
 )
 
-# One row per job that was ever let in. `charge` is what it holds, whole, as JSON; the numbers beside it are for people
-# and reports. `deadline` and `request_seconds` say until when its pods may still appear. `pods` says which they are, as
-# JSON: one for each pod of the charge, null for an unobserved pod; `pod_uid` and `pod_name` are the first one's.
+# One row per job that was ever admitted or queued. `request` is what it holds, whole, as JSON; the numbers beside it
+# are for people and reports. `deadline` and `request_seconds` say until when its pods may still appear. `pods` says
+# which they are, as JSON: one for each pod of the request, null for an unobserved pod; `pod_uid` and `pod_name` are the
+# first one's.
 jobs = Table(
     "jobs",
     metadata,
@@ -180,7 +181,7 @@ jobs = Table(
     Index("ix_jobs_ended", "ended"),
 )
 
-# Every word that a job has waited for: what was asked, the approver's name, time and reason. Rows stay as history.
+# Every approval that a job has waited for: what was asked, the approver's name, time and reason. Rows stay as history.
 approvals = Table(
     "approvals",
     metadata,
@@ -350,7 +351,7 @@ advice = Table(
     Column("result", Text, nullable=False),
 )
 
-# GPU-hours of jobs that have ended, by UTC day, in milli-GPU-seconds (`core.gpu_hours`); they outlive the jobs.
+# GPU-hours of jobs that have ended, by UTC day, in milli-GPU-seconds (`core.accounting`); they outlive the jobs.
 gpu_days = Table(
     "gpu_days",
     metadata,

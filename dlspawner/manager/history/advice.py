@@ -48,7 +48,7 @@ class Advisor:
     """One run at most, a task of the leader's term; ``progress``: settings that are replayed, and of how many."""
 
     store: JobStore
-    ledger: JobRepository
+    repository: JobRepository
     group: asyncio.TaskGroup
     progress: tuple[int, int] = (0, 0)
     _run: asyncio.Task[None] | None = None
@@ -83,12 +83,12 @@ class Advisor:
             log.exception("advice on the policy: failed")
 
     async def _write(self, change: Callable[..., None]) -> None:
-        await self.ledger.write_as_leader(self.store.term, change)
+        await self.repository.write_as_leader(self.store.term, change)
 
     async def _simulate(self) -> dict[str, Any]:
         """Returns what the process says in the end; it is gone afterwards, however this ends."""
         world = self.store.cluster_state
-        given = (self.ledger.url, world.cluster, world.teams, tuple(self.store.nodes.values()))
+        given = (self.repository.url, world.cluster, world.teams, tuple(self.store.nodes.values()))
         program = (sys.executable, "-m", "dlspawner.manager.history.advice")
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*program, stdin=pipe, stdout=pipe, limit=2**20)

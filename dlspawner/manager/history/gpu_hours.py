@@ -1,8 +1,8 @@
 """The leader's work for history once a minute: it samples, aggregates ended jobs, and deletes old rows.
 
-Samples are facts without an event: GPUs that are free and of no use (`core.standing`), and what the GPUs of jobs
-computed, where a Prometheus knows. A minute without a leader, or in which Prometheus did not answer, is not there.
-Everything is done in transactions that are small enough for admissions to pass in between.
+Samples are facts without an event: GPUs that are free and of no use (`core.scheduling.usage_report`), and what the GPUs
+of jobs computed, where a Prometheus knows. A minute without a leader, or in which Prometheus did not answer, is not
+there. Everything is done in transactions that are small enough for admissions to pass in between.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ class HistoryRetention:
 class HistoryKeeper:
     """The history of one store: `run_once` runs every `EVERY`."""
 
-    book: JobStore
-    ledger: JobRepository
+    store: JobStore
+    repository: JobRepository
     prometheus: PrometheusClient | None
     namespaces: JobNamespaces
     retention: HistoryRetention = field(default_factory=HistoryRetention)
     _sampled: datetime | None = None  # until when
 
     async def run_once(self) -> None:
-        now = self.book.now()
+        now = self.store.now()
         span = (max(self._sampled or now, now - _LONGEST), now)
         self._sampled = now
         await self._sample_free(span)
@@ -63,12 +63,12 @@ class HistoryKeeper:
 
     async def _sample_free(self, span: Span) -> None:
         found: dict[tuple[date, str], dict[str, int]] = {}
-        for kind, capacity in capacity_by_type(self.book.cluster_state).items():
+        for kind, capacity in capacity_by_type(self.store.cluster_state).items():
             for name, milli in asdict(capacity).items():
                 for day, amount in total(milli, [span]).items():
                     found.setdefault((day, kind), {})[name] = amount
         if found:
-            await self.ledger.write_as_leader(self.book.term, partial(gpu_hours.add_free_gpus, sampled=found))
+            await self.repository.write_as_leader(self.store.term, partial(gpu_hours.add_free_gpus, sampled=found))
 
     async def _sample_use(self, span: Span) -> None:
         jobs = self._running()
@@ -82,7 +82,7 @@ class HistoryKeeper:
         except MetricsUnavailable:
             return  # culling asks as well, and says so
         found: dict[tuple[str, date], GpuTime] = {}
-        cluster = self.book.cluster_state.cluster
+        cluster = self.store.cluster_state.cluster
         for where, gpus in pods.items():
             job = jobs.get(where)
             if job is not None and job.started is not None:
@@ -93,13 +93,13 @@ class HistoryKeeper:
         names = sorted({job for job, _ in found})
         for some in (set(names[at : at + _TOGETHER]) for at in range(0, len(names), _TOGETHER)):
             part = {key: amount for key, amount in found.items() if key[0] in some}
-            await self.ledger.write_as_leader(self.book.term, partial(gpu_hours.add_gpu_use, sampled=part))
+            await self.repository.write_as_leader(self.store.term, partial(gpu_hours.add_gpu_use, sampled=part))
 
     def _running(self) -> dict[tuple[str, str], Job]:
         """The jobs that run with GPUs, by their pods' namespaces and names."""
         return {
             (self.namespaces.from_key(pod.namespace), pod.name): record.job
-            for record in self.book.records.values()
+            for record in self.store.records.values()
             if record.job.state is JobState.RUNNING and record.job.request.gpus and record.job.started
             for pod in record.seen
         }
@@ -110,11 +110,11 @@ class HistoryKeeper:
             await self._repeat(lambda connection: gpu_hours.prune_jobs(connection, before, _TOGETHER))
         if self.retention.hours:
             day = now.astimezone(UTC).date() - timedelta(days=self.retention.hours)
-            await self.ledger.write_as_leader(self.book.term, partial(gpu_hours.prune_days, before=day))
+            await self.repository.write_as_leader(self.store.term, partial(gpu_hours.prune_days, before=day))
 
     async def _repeat(self, change: Callable[[Connection], int]) -> None:
         """Until there is nothing left to do."""
         done = 1
         while done:
-            done = await self.ledger.write_as_leader(self.book.term, change)
+            done = await self.repository.write_as_leader(self.store.term, change)
             await asyncio.sleep(_PAUSE_SECONDS)

@@ -126,7 +126,7 @@ def alnair_annotations(maxima: Maxima, now: datetime) -> dict[str, str]:
 class ProfileWriter:
     """Annotates the pods of running jobs with their maxima when one has grown noticeably."""
 
-    book: JobStore
+    store: JobStore
     cluster: KubernetesClient
     prometheus: PrometheusClient | None
     namespaces: JobNamespaces
@@ -135,11 +135,11 @@ class ProfileWriter:
     _asked: datetime | None = None
 
     async def run_once(self) -> None:
-        now, pods = self.book.now(), dict[tuple[str, datetime], dict[str, str]]()
-        if self.prometheus is None or not self.book.cluster_state.cluster.profiler_annotations:
+        now, pods = self.store.now(), dict[tuple[str, datetime], dict[str, str]]()
+        if self.prometheus is None or not self.store.cluster_state.cluster.profiler_annotations:
             return
         recently = (self._asked or now) - _RATE - _STEP
-        for record in self.book.records.values():
+        for record in self.store.records.values():
             if record.job.state is JobState.RUNNING and record.job.started:
                 for pod in record.seen:
                     since = max(record.job.started, recently) if pod.uid in self._known else record.job.started

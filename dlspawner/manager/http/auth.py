@@ -92,7 +92,7 @@ class HubServiceInfo:
 
 
 def read_service(environ: Mapping[str, str]) -> HubServiceInfo:
-    """The service that the environment describes; ConfigurationMissing names all that is missing."""
+    """Returns the service that the environment describes; ServiceEnvironmentMissing names all that is missing."""
     needed = ["JUPYTERHUB_SERVICE_URL", "JUPYTERHUB_API_URL", "JUPYTERHUB_API_TOKEN"]
     missing = [name for name in needed if not environ.get(name)]
     if missing:
@@ -271,7 +271,7 @@ def may_read_keys(identity: HubIdentity, user: str) -> str | None:
 
 
 def may_read_notices(identity: HubIdentity) -> str | None:
-    """People and their jobs, each their own (`audience`); of services the gateway, by a scope of its own."""
+    """People and their jobs, each their own (`recipient_of`); of services the gateway, by a scope of its own."""
     if identity.kind is IdentityKind.USER or has_scope(identity.scopes, READ_NOTICES):
         return None
     return NO_NOTICES

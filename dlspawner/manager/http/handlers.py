@@ -1,6 +1,6 @@
 """The base of every handler: its services, the caller, errors in the right form, and headers.
 
-An `Asking` handler knows `self.identity` before its method runs. Errors become problem details (RFC 9457) for programs
+An `IdentityHandler` knows `self.identity` before its method runs. Errors become problem details (RFC 9457) for programs
 and the Hub's own error page for people; what a client did wrong is never a 5xx, and no answer holds a traceback.
 """
 
@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from jinja2 import Environment
-from jupyterhub.services.auth import HubOAuthenticated
+from jupyterhub.services.auth import HubOAuthCallbackHandler, HubOAuthenticated
 from pydantic import BaseModel, ValidationError
 from tornado.web import HTTPError, RequestHandler
 
@@ -34,7 +34,7 @@ from dlspawner.manager.db.store import Database, DatabaseUnavailable
 from dlspawner.manager.http import static_files
 from dlspawner.manager.http.api.models.requests import explain
 from dlspawner.manager.http.api.models.responses import ProblemModel, as_json
-from dlspawner.manager.http.auth import HubServiceInfo, ServiceAuth, identify_again, is_hub, may_enter
+from dlspawner.manager.http.auth import HubServiceInfo, ServiceAuth, identify, identify_again, is_hub, may_enter
 from dlspawner.manager.model.access import AccessRight, Viewer, viewer_of
 from dlspawner.manager.model.ssh_keys import MIN_RSA_BITS
 from dlspawner.manager.state.metrics import ManagerMetrics
@@ -45,12 +45,12 @@ NOT_YET = "This Manager does not decide now: another one does, or it has not see
 
 def admission_of(manager: ManagerContext) -> AdmissionService:
     """Returns the admission service; 503 on a Manager that does not lead, 501 on one that never will."""
-    acting = manager.leader
-    if acting is None:
+    leader = manager.leader
+    if leader is None:
         raise HttpProblem(501, NOT_LEADER)
-    if acting.admission is None:
+    if leader.admission is None:
         raise HttpProblem(503, NOT_YET)
-    return acting.admission
+    return leader.admission
 
 
 class NamedLocks:
@@ -100,11 +100,11 @@ class ManagerContext:
 
     service: HubServiceInfo
     auth: ServiceAuth
-    store: Database
+    database: Database
     pages: Environment
     now: Callable[[], datetime]
     leader: LeaderElector | None = None
-    meters: ManagerMetrics = field(default_factory=ManagerMetrics)
+    metrics: ManagerMetrics = field(default_factory=ManagerMetrics)
     authenticate_prometheus: bool = True
     ssh_target: Target | None = None  # the gateway, for the commands that people copy
     ssh_host_key_file: Path | None = None
@@ -292,8 +292,8 @@ class IdentityHandler(HubOAuthenticated, ManagerHandler):
 
     def viewer(self, right: AccessRight) -> Viewer:
         """Returns the viewer with the jobs that the caller has this right to; 403 with a sentence without any."""
-        acting = self.manager.leader
-        teams = acting.settings.teams.teams if acting is not None else ()
+        leader = self.manager.leader
+        teams = leader.settings.teams.teams if leader is not None else ()
         found = viewer_of(self.caller, teams, right, by_token=self.by_token)
         if isinstance(found, str):
             raise HttpProblem(403, found)
@@ -381,10 +381,10 @@ class PageHandler(IdentityHandler):
 
     def _navigation(self) -> dict[str, object]:
         """Returns the pages of this viewer for the template navigation.html."""
-        acting, who = self.manager.leader, self.identity
-        teams = acting.settings.teams.teams if acting is not None else ()
+        leader, who = self.manager.leader, self.identity
+        teams = leader.settings.teams.teams if leader is not None else ()
         return {
-            "has_jobs": acting is not None,
+            "has_jobs": leader is not None,
             "is_admin": who is not None and who.admin,
             "is_team_admin": who is not None and any(who.name in team.admins for team in teams),
         }
@@ -393,6 +393,29 @@ class PageHandler(IdentityHandler):
         self.show(
             "error.html", status, status_code=status, status_message=responses.get(status, "Error"), message=detail
         )
+
+
+class OAuthCallbackPage(HubOAuthCallbackHandler, PageHandler):
+    """The page to which the Hub sends a browser back after login."""
+
+    async def prepare(self) -> None:
+        # Not PageHandler's: it would send an anonymous browser to log in. That the current user is known before the
+        # Hub's handler asks for it keeps that handler from blocking the whole process on the Hub.
+        ManagerHandler.prepare(self)
+        self.current_user = None
+        self.current_user = await identify(self.manager.auth, self)
+
+    async def get(self) -> None:
+        try:
+            await HubOAuthCallbackHandler.get(self)
+        except HTTPError as error:
+            if error.status_code == 502:
+                raise HubUnavailable("The Hub did not answer, so the login is not complete. Try again soon.") from error
+            # A forged or used code ends here too, as JupyterHub's 500: the fault is the caller's.
+            log.info("login not completed: %r", error.log_message)
+            raise HttpProblem(
+                403, f"The login did not complete. Open {self.manager.service.prefix}keys again."
+            ) from error
 
 
 class NotFound(PageHandler):

@@ -1,3 +1,5 @@
+"""The files below static/: those of JupyterHub that its pages load, and our own."""
+
 from __future__ import annotations
 
 import hashlib
@@ -33,8 +35,10 @@ class StaticFile:
 
 @cache
 def static_files() -> dict[str, StaticFile]:
-    """By their path below the Hub's static folder, or their own name; less than a MiB. What this JupyterHub has not is
-    not in it."""
+    """Returns the files by their path below the Hub's static folder, or their own name; less than a MiB.
+
+    Files that this version of JupyterHub lacks are left out.
+    """
     folder = Path(DATA_FILES_PATH) / "static"
     own = {path.name: _read(path) for path in _OWN.iterdir() if path.suffix in _KINDS}
     return own | {path: _read(folder / path) for path in _PATHS if (folder / path).is_file()}

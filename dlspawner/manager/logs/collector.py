@@ -75,7 +75,7 @@ class LogCollector:
     """
 
     cluster: KubernetesClient
-    ledger: JobRepository
+    repository: JobRepository
     term: int
     job_of: Callable[[str], str | None]
     now: Callable[[], datetime]
@@ -93,7 +93,7 @@ class LogCollector:
 
     async def load(self) -> None:
         """Continues where an earlier term ended."""
-        for kept in await self.ledger.read(logs.live):
+        for kept in await self.repository.read(logs.live):
             self._marks[kept.key] = kept.mark
             if kept.whole:
                 self._whole.add(kept.key)
@@ -257,11 +257,11 @@ class LogCollector:
     async def _keep(self, reading: LogReading, text: bytes) -> None:
         key = reading.key
         adds = text and not reading.anew
-        last = await self.ledger.read(lambda connection: logs.last_part(connection, key)) if adds else None
+        last = await self.repository.read(lambda connection: logs.last_part(connection, key)) if adds else None
         parts = await asyncio.to_thread(_joined, last, text)
         kept = replace(reading, parts=parts, replaces=last.id if last else 0)
         most = self.keeping.most
-        await self.ledger.write_as_leader(self.term, lambda connection: logs.write(connection, [kept], most))
+        await self.repository.write_as_leader(self.term, lambda connection: logs.write(connection, [kept], most))
         if key[0] in self.sources:
             self._marks[key] = reading.mark
             if reading.whole:
@@ -271,7 +271,7 @@ class LogCollector:
         """Deletes the logs of jobs that ended long ago, in small transactions: others want to write as well."""
         before, some = self.now() - timedelta(days=self.keeping.days), True
         while some:
-            some = await self.ledger.write_as_leader(self.term, lambda connection: logs.sweep(connection, before))
+            some = await self.repository.write_as_leader(self.term, lambda connection: logs.sweep(connection, before))
 
 
 def _current(source: PodLogSource | None, name: str) -> LoggedContainer | None:

@@ -46,7 +46,7 @@ class PodEventCollector:
     """
 
     cluster: KubernetesClient
-    ledger: JobRepository
+    repository: JobRepository
     term: int
     namespaces: Sequence[str]
     owner_of: Callable[[str], tuple[str, str] | None]
@@ -94,7 +94,7 @@ class PodEventCollector:
         if not known:
             return
         try:
-            await self.ledger.write_as_leader(
+            await self.repository.write_as_leader(
                 self.term, lambda connection: pod_event_rows.write_pod_events(connection, known)
             )
         except DatabaseRejected:  # now or ever

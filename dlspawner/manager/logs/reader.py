@@ -3,7 +3,8 @@
 While the pod is there, Kubernetes is read, because it has the latest lines; without an answer the kept log is shown,
 and marked as such.
 
-Only this process remembers it, and not for long: a later reader, or one at another Manager, begins with the last lines.
+Only this process remembers up to where a reader has followed a log (`FollowCursors`), and only for the latest 200: any
+other reader begins with the last lines.
 
 A reading costs a stream from Kubernetes and memory for what is kept of a log. One person has a few at one time, some
 more wait for those, and more are refused at once, so that a line is never long.
@@ -69,24 +70,24 @@ class LogText:
 
 
 class LogReader:
-    def __init__(self, keeper: LogCollector) -> None:
-        self.keeper = self._keeper = keeper
+    def __init__(self, collector: LogCollector) -> None:
+        self.collector = collector
         self.followers: list[str] = []  # the followers of logs, once for each log
         self.places = FollowCursors()
-        self.turns = ReadLimiter()
+        self.limiter = ReadLimiter()
         self._seats = asyncio.Semaphore(_READERS)
 
     async def runs(self, job: str) -> list[ContainerRun]:
         """All logs of a job, as `by_pod` sorts them."""
-        kept = await self._keeper.ledger.read(lambda connection: logs.of_job(connection, job))
+        kept = await self.collector.repository.read(lambda connection: logs.of_job(connection, job))
         found = {one.key: ContainerRun(one.key, one.pod, kept=one) for one in kept}
-        for source in self._keeper.of_job(job):
+        for source in self.collector.of_job(job):
             for run in _live(source):
                 known = found.get(run.key)
                 found[run.key] = ContainerRun(
                     run.key, run.pod, source, run.previous, run.running, known.kept if known else None
                 )
-        record = await self._keeper.ledger.find(job)
+        record = await self.collector.repository.find(job)
         roles = {pod.uid: pod.role for pod in record.seen} if record else {}
         return by_pod(replace(run, role=roles.get(run.key[0]) or naming.pod_of(run.pod)) for run in found.values())
 
@@ -120,9 +121,9 @@ class LogReader:
 
     async def _last(self, run: ContainerRun, source: PodLogSource) -> tuple[bytes, LogMark]:
         """The last lines, and where the log goes on."""
-        reader = StampedLog(LogMark(), source.secrets, self._keeper.keeping.most, _LAST + _BEFORE)
+        reader = StampedLog(LogMark(), source.secrets, self.collector.keeping.most, _LAST + _BEFORE)
         wanted = LogRequest(run.container, timestamps=True, tail=_LAST + _BEFORE, seconds=_READ_SECONDS)
-        async for piece in self._keeper.cluster.log(run.pod, source.namespace, wanted):
+        async for piece in self.collector.cluster.log(run.pod, source.namespace, wanted):
             reader.feed(piece)
         body, mark, _ = reader.take(ended=False)
         return b"\n".join(body.split(b"\n")[-_LAST - 1 :]), mark
@@ -131,11 +132,11 @@ class LogReader:
         self, run: ContainerRun, source: PodLogSource, place: FollowCursor, seconds: float
     ) -> AsyncGenerator[bytes, None]:
         mark = place.mark or LogMark()
-        reader = StampedLog(mark, source.secrets, self._keeper.keeping.most, 0)
+        reader = StampedLog(mark, source.secrets, self.collector.keeping.most, 0)
         tail = None if mark.stamp else _LAST + _BEFORE
         wanted = LogRequest(run.container, follow=True, timestamps=True, tail=tail, since=mark.stamp, seconds=seconds)
         try:
-            async for piece in self._keeper.cluster.log(run.pod, source.namespace, wanted):
+            async for piece in self.collector.cluster.log(run.pod, source.namespace, wanted):
                 reader.feed(piece)
                 if shown := reader.news():
                     yield shown
@@ -147,10 +148,10 @@ class LogReader:
 
     async def _read(self, run: ContainerRun, source: PodLogSource, lines: int) -> LogText:
         """Its last lines, and some before them."""
-        ring, masker, read = TailBuffer(self._keeper.keeping.most), Redactor(source.secrets, middle=True), 0
+        ring, masker, read = TailBuffer(self.collector.keeping.most), Redactor(source.secrets, middle=True), 0
         tail = min(LINES, lines + _BEFORE)
         wanted = LogRequest(run.container, previous=run.previous, tail=tail, seconds=_READ_SECONDS)
-        async for piece in self._keeper.cluster.log(run.pod, source.namespace, wanted):
+        async for piece in self.collector.cluster.log(run.pod, source.namespace, wanted):
             read += piece.count(b"\n")
             ring.put(masker.feed(piece))
         ring.put(masker.end(cut=read >= tail))
@@ -161,7 +162,7 @@ class LogReader:
         kept = run.kept
         if kept is None:
             return LogText(note=NOT_YET)
-        body = await self._keeper.ledger.read(lambda connection: logs.text(connection, kept.id))
+        body = await self.collector.repository.read(lambda connection: logs.text(connection, kept.id))
         said = note.format(_moment(kept.read)) if note else ""
         return LogText(body, " ".join(filter(None, (said, SHORT if kept.lost else ""))))
 

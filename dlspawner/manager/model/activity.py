@@ -8,7 +8,7 @@ clocks of pods and gateways are theirs. Times without evidence count as use:
   session that was open when its gateway was last heard may be in use as long as nothing is heard.
 * There is no report on sessions of a gateway that has ended before its report. When none reported for a while, and
   then another one does, the jobs with SSH were in use until then.
-* Samples of GPUs from before the job are another's; a gap in them is not filled (`core.idle.joined`).
+* Samples of GPUs from before the job are another's; a gap in them is not filled (`core.idle.merge_samples`).
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ Seconds = float | None  # how long ago; None for never
 
 @dataclass(frozen=True, slots=True)
 class ActivityRecord:
-    """The known use of one job; see `core.idle.JobActivity`. ``ssh_gateway`` has reported the open session,
-    ``ssh_by`` was the last gateway with a report; ``watched`` is also when the clock was set."""
+    """The known use of one job; see `core.idle.JobActivity`.
+
+    ``ssh_gateway`` has reported the open session, ``ssh_by`` was the last gateway with a report.
+    """
 
     kernel_report: datetime | None = None
     kernel_busy: datetime | None = None

@@ -1,4 +1,4 @@
-"""What is asked of history, and how it is told. PURE."""
+"""The query of GPU-hours, and their CSV form. PURE."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from enum import Enum
 
+AMOUNTS = ("requested", "allocated", "measured", "used", "reclaimed")  # of the GPUs of jobs
+FREE = ("total", "free", "unschedulable", "fragmented")  # of all GPUs
 MAX_DAYS = timedelta(days=1100)
 DEFAULT_DAYS = timedelta(days=29)  # before today: thirty days
 # What spreadsheets take for the beginning of a formula, also in wide letters.

@@ -1,3 +1,5 @@
+"""The mark up to which a log was read. PURE."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,3 +1,5 @@
+"""Notices to users and administrators, and their recipients. PURE."""
+
 from __future__ import annotations
 
 import hashlib
@@ -24,7 +26,7 @@ class NoticeKind(Enum):
     LOGIN_REQUIRED = "waiting-login"  # it could start now, and the Hub wants its owner to log in first
     APPROVED = "approved"  # an approver has approved it: it is in the queue, or has started already
     DENIED = "denied"  # an approver has denied it: the one kind that outlives its job
-    APPROVALS = "approvals"  # something waits for the reader's word; never posted: `approval.told` looks what there is
+    APPROVALS = "approvals"  # requests wait for the reader; never posted, `approvals.pending_notice` makes it
     PREEMPTION_CANCELLED = "goes-on"  # what was said before does not hold any more
     CONFIG_INVALID = "file-broken"  # for administrators: a file of theirs is not used
     HUB_FORBIDS = "hub-refuses"  # for administrators: the Hub does not allow what the Manager has to do

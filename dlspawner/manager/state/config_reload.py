@@ -83,13 +83,13 @@ class ConfigReloader:
         return settings.stamps(self.templates, self.cluster, self.teams)
 
 
-async def initial(files: ConfigReloader, ledger: JobRepository) -> settings.Settings:
+async def initial(files: ConfigReloader, repository: JobRepository) -> settings.Settings:
     """Returns the settings at start; InvalidConfiguration if neither the files nor the stored version are valid."""
     try:
         return await asyncio.to_thread(files.load)
     except InvalidConfiguration as wrong:
         try:
-            kept = await asyncio.to_thread(files.parse_stored, await ledger.read(config_versions.read_versions))
+            kept = await asyncio.to_thread(files.parse_stored, await repository.read(config_versions.read_versions))
         except DatabaseUnavailable:
             kept = None
         if kept is None:
@@ -99,16 +99,16 @@ async def initial(files: ConfigReloader, ledger: JobRepository) -> settings.Sett
         return kept
 
 
-async def newer(files: ConfigReloader, ledger: JobRepository) -> settings.Settings | None:
+async def newer(files: ConfigReloader, repository: JobRepository) -> settings.Settings | None:
     """Returns the settings that a new leader uses instead of those it read before; ``None`` to keep them."""
     found = await asyncio.to_thread(files.changed)
     if found is None and files.problems:
-        return await asyncio.to_thread(files.parse_stored, await ledger.read(config_versions.read_versions))
+        return await asyncio.to_thread(files.parse_stored, await repository.read(config_versions.read_versions))
     return found
 
 
-async def persist(files: ConfigReloader, ledger: JobRepository, term: int) -> None:
+async def persist(files: ConfigReloader, repository: JobRepository, term: int) -> None:
     """Stores the version that is in use, unless it is stored already."""
     texts = files.texts
-    if not files.problems and texts and await ledger.read(config_versions.read_versions) != texts:
-        await ledger.write_as_leader(term, partial(config_versions.write_versions, texts=texts))
+    if not files.problems and texts and await repository.read(config_versions.read_versions) != texts:
+        await repository.write_as_leader(term, partial(config_versions.write_versions, texts=texts))

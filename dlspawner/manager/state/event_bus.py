@@ -95,14 +95,14 @@ class Listener:
         self.has_news.clear()
         return news
 
-    def sees(self, viewer: Viewer) -> None:
-        """Returns the changes that this listener may see by now."""
+    def set_viewer(self, viewer: Viewer) -> None:
+        """Sets the present rights of the listener; changes that were collected under other rights are dropped."""
         if viewer != self.viewer:
             self.viewer, self.news = viewer, ListenerUpdate(more=True)
             self.has_news.set()
 
     def end(self) -> None:
-        """Nothing more is told."""
+        """Ends the listener: it receives no more changes."""
         self.ended = True
         self.has_news.set()
 
@@ -123,14 +123,14 @@ class EventBus:
     _heard: asyncio.Event = field(default_factory=asyncio.Event)
 
     def on_events(self, entries: Sequence[JobEvent]) -> None:
-        """These entries are on the disk; none at all: nodes or files have changed."""
+        """Collects committed events; an empty sequence: nodes or files have changed."""
         if self._listeners:
             self._entries += [one for one in entries if not one.record.job.id.startswith(EXTERNAL_POD_PREFIX)]
             self._moved = True
             self._heard.set()
 
     def on_notices(self, changes: Iterable[NoticeChange]) -> None:
-        """These notices are on the disk."""
+        """Collects committed changes of notices."""
         if self._listeners:
             self._readers |= {one.notice.user for one in changes}
             if self._readers:

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -148,13 +148,13 @@ class JobStore:
 
     def __init__(
         self,
-        ledger: JobRepository,
+        repository: JobRepository,
         term: int,
         settings: Settings,
         now: Callable[[], datetime],
         reservation: timedelta,
     ) -> None:
-        self._ledger, self.term, self.now, self.reservation = ledger, term, now, reservation
+        self._repository, self.term, self.now, self.reservation = repository, term, now, reservation
         self._waiting: asyncio.Queue[tuple[Operation, asyncio.Future[Any]]] = asyncio.Queue()
         self._stale = self._over = False
         self._alone = 0  # how many of the next transactions are committed one by one
@@ -177,14 +177,12 @@ class JobStore:
         self.subscribers: list[
             Callable[[Sequence[JobEvent]], None]
         ] = []  # of entries on the disk; none: of nodes, files
-        # What *keep alive* does with a job's id, and the sentence that says so; set by callers that use ``keep``.
-        self.keep_alive: Callable[[str], Awaitable[str]] | None = None
 
     async def load(self) -> None:
         if self._usage is None:
-            self._usage = self.cluster_state.usage = await self._ledger.read(read_usage)
-        found, notices = await self._ledger.load(), await self._ledger.read(read_notices)
-        requests = await self._ledger.read(read_pending_requests)
+            self._usage = self.cluster_state.usage = await self._repository.read(read_usage)
+        found, notices = await self._repository.load(), await self._repository.read(read_notices)
+        requests = await self._repository.read(read_pending_requests)
         old = self.cluster_state
         self.records = {record.job.id: record for record in found}
         self.there = ServerIndex(record.job for record in found)
@@ -208,13 +206,13 @@ class JobStore:
             self._mark(replace(record, job=replace(record.job, idle=idle)))
 
     def mark_inadmissible(self, job: str, refused: str) -> None:
-        """The Hub refuses to start this pending job, and why; "": it may be dispatched again. Never written."""
+        """Marks a pending job as refused by the Hub, with the reason; "": it may be dispatched again. Never written."""
         record = self.records.get(job)
         if record is not None and record.job.inadmissible != refused:
             self._mark(replace(record, job=replace(record.job, inadmissible=refused)))
 
     def put_verdict(self, job: str, verdict: EngineVerdict | None) -> None:
-        """What the engine says of a job; ``None``: nothing, or the job is gone. Never written: the engine has it."""
+        """Sets the engine's verdict on a job; ``None`` removes it. Never written: the engine has it."""
         verdicts = self.cluster_state.verdicts
         if verdicts.get(job) == verdict:
             return
@@ -226,8 +224,8 @@ class JobStore:
             verdicts[job] = verdict
         if isinstance(verdict, EngineAdmits):
             self.capacity_changed.set()
-        for hear in self.subscribers:
-            hear(())
+        for notify in self.subscribers:
+            notify(())
 
     async def until_verdict(self, job: str, seconds: float) -> None:
         """Returns when the engine has said something of a job, or when the time is over."""
@@ -252,10 +250,10 @@ class JobStore:
 
     async def ensure_leader(self) -> None:
         """Raises NotLeader if another Manager leads: called before requests to services that know no terms."""
-        await self._ledger.ensure_leader(self.term)
+        await self._repository.ensure_leader(self.term)
 
     def put_node(self, node: Node) -> None:
-        """A node as it is now; nodes are never written to the database."""
+        """Adds or updates a node; nodes are never written to the database."""
         if self.nodes.get(node.name) != node:
             self.nodes[node.name] = node
             self.cluster_state.put_node(node)
@@ -269,8 +267,8 @@ class JobStore:
     def _signal_capacity(self) -> None:
         """Nodes or the configuration have changed, and no job."""
         self.capacity_changed.set()
-        for hear in self.subscribers:
-            hear(())
+        for notify in self.subscribers:
+            notify(())
 
     def configure(self, cluster: ClusterConfig, teams: TeamsConfig) -> None:
         had = self.cluster_state.teams.has_limits(self.cluster_state.cluster)
@@ -341,15 +339,17 @@ class JobStore:
         except DatabaseUnavailable as problem:
             _fail(taken, problem)
             return []
-        turns, answers = self._decide(taken)
+        transactions, answers = self._decide(taken)
         asked, left = taken[: len(answers)], taken[len(answers) :]
-        entries = [entry for turn in turns for entry in turn.events]
-        told = [change for turn in turns for change in turn.notice_changes]
-        claimed = [job for turn in turns for job in turn.new_ids]
-        usage = dict(self.cluster_state.usage) if any(turn.persists_usage for turn in turns) else None
+        entries = [entry for transaction in transactions for entry in transaction.events]
+        told = [change for transaction in transactions for change in transaction.notice_changes]
+        claimed = [job for transaction in transactions for job in transaction.new_ids]
+        usage = (
+            dict(self.cluster_state.usage) if any(transaction.persists_usage for transaction in transactions) else None
+        )
         try:
             if entries or told or claimed or usage is not None:
-                await self._ledger.write(self.term, entries, told, usage, claimed)
+                await self._repository.write(self.term, entries, told, usage, claimed)
         except DuplicateJob as problem:
             self._stale = True
             for job in problem.jobs:
@@ -381,8 +381,8 @@ class JobStore:
     def _publish(self, entries: Sequence[JobEvent], told: Sequence[NoticeChange]) -> None:
         """Notifies subscribers and readers after a commit; transactions that wrote nothing are no event."""
         self.notices.publish(told)
-        for hear in self.subscribers if entries else ():
-            hear(entries)
+        for notify in self.subscribers if entries else ():
+            notify(entries)
 
     async def _reload(self) -> None:
         """Drops at once what was not written, for readers outside transactions; or the next batch does."""
@@ -397,7 +397,7 @@ class JobStore:
         halfway: its changes are in memory and will not be written, so no other transaction may read them.
         """
         now, begun = self.now(), time.monotonic()
-        turns: list[Transaction] = []
+        transactions: list[Transaction] = []
         answers: list[Any] = []
         for work, future in taken:
             if answers and time.monotonic() - begun > _LONGEST_SECONDS:
@@ -405,21 +405,21 @@ class JobStore:
             if future.done():
                 answers.append(None)  # its caller has given up
                 continue
-            turn = Transaction(self, now)
+            transaction = Transaction(self, now)
             try:
-                answer = work(turn)
+                answer = work(transaction)
             except Exception as error:  # noqa: BLE001 - a transaction's own fault is raised at its caller
                 answers.append(_Broken(error))
-                if turn.events or turn.notice_changes:
+                if transaction.events or transaction.notice_changes:
                     self._stale = True
                     break
                 continue
-            turns.append(turn)
+            transactions.append(transaction)
             answers.append(answer)
             if self._alone:
                 break
         self._alone = max(0, self._alone - len(answers))
-        return turns, answers
+        return transactions, answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,12 +434,12 @@ def _fail(taken: list[_Submitted], problem: Exception) -> None:
             future.exception()
 
 
-def withdraw(turn: Transaction, job: str, *kinds: NoticeKind) -> None:
+def withdraw(transaction: Transaction, job: str, *kinds: NoticeKind) -> None:
     """Withdraws the notices of a job, of these kinds or all; job "": those to administrators."""
     for kind in kinds or tuple(NoticeKind):
-        known = turn.store.notices.pending((job, kind))
+        known = transaction.store.notices.pending((job, kind))
         if known is not None:
-            turn.change_notice(NoticeChange(known, gone=True))
+            transaction.change_notice(NoticeChange(known, gone=True))
 
 
 class NoticeStoreClosed(Exception):
@@ -454,8 +454,8 @@ class NoticeStore:
     _shown: dict[str, dict[NoticeKey, Notice]] = field(default_factory=dict)  # by user, "" for administrators
     _readers: dict[str | None, set[asyncio.Event]] = field(default_factory=dict)  # by user, None for all
     _closed: bool = False
-    # What hears of what readers may know.
-    hears: list[Callable[[Sequence[NoticeChange]], None]] = field(default_factory=list)
+    # Called with committed changes.
+    subscribers: list[Callable[[Sequence[NoticeChange]], None]] = field(default_factory=list)
 
     def load(self, notices: Iterable[Notice]) -> None:
         self._pending = {notice.key: notice for notice in notices}
@@ -465,17 +465,17 @@ class NoticeStore:
         self._wake(set(self._readers))
 
     def pending(self, key: NoticeKey) -> Notice | None:
-        """The open notice under this key, with what has not been committed yet."""
+        """Returns the open notice under this key, also one that is not committed yet."""
         return self._pending.get(key)
 
     def apply(self, change: NoticeChange) -> None:
-        """A turn's change, which is not committed yet."""
+        """Applies the change of a transaction that is not committed yet."""
         _put(self._pending, change)
 
     def publish(self, changes: Sequence[NoticeChange]) -> None:
-        """These changes are on the disk: readers may know."""
-        for hear in self.hears:
-            hear(changes)
+        """Shows committed changes to readers."""
+        for notify in self.subscribers:
+            notify(changes)
         users: set[str | None] = set()
         for change in changes:
             user = change.notice.user
@@ -501,7 +501,7 @@ class NoticeStore:
         return [one for one in self._pending.values() if one.kind is kind and one.over(now)]
 
     async def changed(self, audience: Recipient, seconds: float) -> None:
-        """Until something may have changed for this audience, or so many seconds; BoardClosed when it is no more."""
+        """Waits for a change for this audience, or so many seconds; NoticeStoreClosed when the term is over."""
         if self._closed:
             raise NoticeStoreClosed
         event = asyncio.Event()

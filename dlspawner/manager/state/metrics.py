@@ -131,21 +131,21 @@ class ManagerMetrics:
 
 
 class _StateCollector(Collector):
-    def __init__(self, meters: ManagerMetrics) -> None:
-        self._meters = meters
+    def __init__(self, metrics: ManagerMetrics) -> None:
+        self._metrics = metrics
 
     def describe(self) -> list[GaugeMetricFamily]:
         return []  # so that making the registry asks nothing
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        world = self._meters.world()
+        world = self._metrics.world()
         acting = GaugeMetricFamily("dlspawner_leader", "1 on the Manager that decides, 0 on those that stand by.")
         acting.add_metric((), 0 if world is None else 1)
         yield acting
         if world is None:
             return
         teams, types = usage_by_team(world), capacity_by_type(world)
-        self._meters.expect(teams, types)
+        self._metrics.expect(teams, types)
         yield from _of_teams(teams)
         yield from _of_types(types)
         yield _of_jobs(world)
@@ -154,7 +154,7 @@ class _StateCollector(Collector):
             "When a source of the use of jobs last answered: the Hub, or the Prometheus that measures GPUs.",
             labels=["source"],
         )
-        for source, at in self._meters.evidence().items():
+        for source, at in self._metrics.evidence().items():
             answered.add_metric((source,), at.timestamp())
         yield answered
 

@@ -6,16 +6,16 @@ Rules:
 
 * A job has at most one open notice of a kind. Posting it again for the same cause changes nothing but its words and its
   time; for another cause (the second warning) it takes the first one's place, as a new one, not seen yet.
-* Notices end with their job. ``GOES_ON`` takes back another one, and is over after a while by itself. So is
-  ``APPROVED``, also of a job that runs by then. ``DENIED`` is about a job that has ended: it is over after some days,
-  or when its user requests that server again.
+* Notices end with their job. ``PREEMPTION_CANCELLED`` takes back another one, and expires by itself after some minutes.
+  So does ``APPROVED``, also of a job that runs by then. ``DENIED`` is about a job that has ended: it is over after some
+  days, or when its user requests that server again.
 * No two of a job contradict each other: the later one withdraws the earlier (``_TAKES_BACK``), and no user reads that a
   job goes on while it will be stopped for another reason.
 * The text says what and why in one or two plain sentences, with ``{when}`` where ``until`` belongs: a browser and a
-  terminal say a time in their own ways (`core.telling`). JupyterLab cuts what is longer than 140 characters. A text
+  terminal say a time in their own ways (`core.text`). JupyterLab cuts what is longer than 140 characters. A text
   names other parties as teams, never as users, but for the user that decided a request; a text never quotes what a job
   or a file says.
-* What is shown anywhere was written down before: readers see the board as it was after the last commit.
+* Readers see the notices as they were after the last commit.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _STOPS = (NoticeKind.PREEMPTED, NoticeKind.MAINTENANCE, NoticeKind.IDLE, NoticeK
 
 
 def post(  # noqa: PLR0913 - a notice has so many parts
-    turn: Transaction,
+    transaction: Transaction,
     job: Job,
     kind: NoticeKind,
     text: str,
@@ -62,36 +62,36 @@ def post(  # noqa: PLR0913 - a notice has so many parts
 
     Good news of a job that will be stopped for another reason are not posted.
     """
-    wanted = Notice("", kind, cause, text, turn.now, job.id, job.user, job.server, until, keep)
-    return _post(turn, wanted)
+    wanted = Notice("", kind, cause, text, transaction.now, job.id, job.user, job.server, until, keep)
+    return _post(transaction, wanted)
 
 
-def post_to_admins(turn: Transaction, kind: NoticeKind, text: str, *, cause: str = "") -> Notice:
-    """Tell every administrator of the Hub."""
-    return _post(turn, Notice("", kind, cause, text, turn.now))
+def post_to_admins(transaction: Transaction, kind: NoticeKind, text: str, *, cause: str = "") -> Notice:
+    """Posts a notice to every administrator of the Hub."""
+    return _post(transaction, Notice("", kind, cause, text, transaction.now))
 
 
-def mark_read(turn: Transaction, notice: Notice) -> None:
-    known = turn.store.notices.pending(notice.key)
+def mark_read(transaction: Transaction, notice: Notice) -> None:
+    known = transaction.store.notices.pending(notice.key)
     if known is not None and known.id == notice.id and known.seen is None:
-        turn.change_notice(NoticeChange(replace(known, seen=turn.now)))
+        transaction.change_notice(NoticeChange(replace(known, seen=transaction.now)))
 
 
-def _post(turn: Transaction, wanted: Notice) -> Notice:
+def _post(transaction: Transaction, wanted: Notice) -> Notice:
     wanted = replace(wanted, text=clean(wanted.text, LONGEST_TEXT), cause=clean(wanted.cause, LONGEST_CAUSE))
-    pending = turn.store.notices.pending
+    pending = transaction.store.notices.pending
     if wanted.kind is NoticeKind.PREEMPTION_CANCELLED and any(pending((wanted.job, kind)) for kind in _STOPS):
         return wanted
     if wanted.kind in _TAKES_BACK:
-        withdraw(turn, wanted.job, *_TAKES_BACK[wanted.kind])
+        withdraw(transaction, wanted.job, *_TAKES_BACK[wanted.kind])
     known = pending(wanted.key)
-    if known is not None and known.cause == wanted.cause and not known.over(turn.now):
+    if known is not None and known.cause == wanted.cause and not known.over(transaction.now):
         same = replace(known, text=wanted.text, until=wanted.until, keep=wanted.keep)
         if same != known:
-            turn.change_notice(NoticeChange(same))
+            transaction.change_notice(NoticeChange(same))
         return same
     made = replace(wanted, id=secrets.token_hex(8))
-    turn.change_notice(NoticeChange(made))
+    transaction.change_notice(NoticeChange(made))
     log.info(
         "notice=%s job=%s user=%s server=%s kind=%s cause=%s until=%s",
         made.id,

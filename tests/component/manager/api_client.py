@@ -36,7 +36,7 @@ async def decides(
 async def written(acting: Acting, question: AdmissionRequest) -> list[ApprovalRequest]:
     """All requests of a job in the database, the newest first."""
     await acting.settled()
-    return await acting.ledger.requests(ApprovalQuery(job=question.job))
+    return await acting.repository.requests(ApprovalQuery(job=question.job))
 
 
 async def standings(acting: Acting, question: AdmissionRequest) -> list[str]:

@@ -174,7 +174,7 @@ class Acting(LeaderElector):
     async def reasons(self, request: AdmissionRequest) -> list[str]:
         """The reasons of all events of a job."""
         await self.settled()
-        return [reason for _, _, reason in await self.ledger.events(request.job)]
+        return [reason for _, _, reason in await self.repository.events(request.job)]
 
     async def until_reason(self, request: AdmissionRequest, reason: str, count: int = 1) -> None:
         async def written() -> bool:
@@ -195,7 +195,7 @@ class Acting(LeaderElector):
 
     async def stop_of(self, request: AdmissionRequest) -> StopReason:
         """Why the job, which may have ended, was stopped."""
-        found = await self.ledger.find(request.job)
+        found = await self.repository.find(request.job)
         assert found is not None
         assert found.stop is not None
         return found.stop
@@ -283,7 +283,7 @@ class Office:
         store = await asyncio.to_thread(Database.open, self.db_url)
         files = ConfigReloader(self.folder / "jobs", self.folder / "cluster.yaml", self.folder / "teams.yaml")
         leader = Acting(
-            ledger=JobRepository(store),
+            repository=JobRepository(store),
             files=files,
             settings=await initial(files, JobRepository(store)),
             hub=self.hub,  # type: ignore[arg-type]  # of the Hub's client the one method that is asked

@@ -23,7 +23,7 @@ from dlspawner.devcluster.api import start
 from dlspawner.manager import server as http
 from dlspawner.manager.http import handlers
 from dlspawner.manager.http.auth import make_auth, read_service
-from dlspawner.manager.http.portal import ssh_keys
+from dlspawner.manager.http.templates import make_environment
 from dlspawner.manager.state.job_store import JobStore
 from tests.component.manager import described
 from tests.component.manager.manager_harness import Acting, Office, make_namespace, prepare
@@ -109,8 +109,8 @@ async def serving(office: Office, world: World) -> AsyncIterator[Served]:
         manager = handlers.ManagerContext(
             service=service,
             auth=make_auth(service, Application()),
-            store=acting.ledger._store,
-            pages=ssh_keys.make_environment([str(ROOT / "templates" / "hub")]),
+            database=acting.repository._database,
+            pages=make_environment([str(ROOT / "templates" / "hub")]),
             now=office.clock,
             leader=acting,
         )

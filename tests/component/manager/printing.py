@@ -89,30 +89,30 @@ async def printing(folder: Path, db_url: str) -> AsyncIterator[PrintingOffice]:
         await process.wait()
 
 
-async def kept(ledger: JobRepository, question: AdmissionRequest) -> list[StoredLog]:
-    return await ledger.read(lambda connection: logs.of_job(connection, question.job))
+async def kept(repository: JobRepository, question: AdmissionRequest) -> list[StoredLog]:
+    return await repository.read(lambda connection: logs.of_job(connection, question.job))
 
 
-async def text(ledger: JobRepository, question: AdmissionRequest, number: int = -1) -> str:
+async def text(repository: JobRepository, question: AdmissionRequest, number: int = -1) -> str:
     """What is kept of a job's newest log, or of another one of its logs."""
-    found = await kept(ledger, question)
+    found = await kept(repository, question)
     if not found:
         return ""
-    return (await ledger.read(lambda connection: logs.text(connection, found[number].id))).decode(errors="replace")
+    return (await repository.read(lambda connection: logs.text(connection, found[number].id))).decode(errors="replace")
 
 
-async def printed(ledger: JobRepository, question: AdmissionRequest, words: str) -> None:
+async def printed(repository: JobRepository, question: AdmissionRequest, words: str) -> None:
     """Until these words are kept."""
 
     async def there() -> bool:
-        return words in await text(ledger, question)
+        return words in await text(repository, question)
 
     await until(there, f"{words!r} is kept")
 
 
 async def until_ended(acting: Acting, question: AdmissionRequest) -> None:
     async def ended() -> bool:
-        found = await acting.ledger.find(question.job)
+        found = await acting.repository.find(question.job)
         return found is not None and found.job.state is JobState.ENDED
 
     await until(ended, "the job has ended")

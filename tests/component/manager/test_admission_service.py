@@ -192,7 +192,7 @@ async def test_extended_resources_are_one_jobs_until_its_pods_are_gone(office: O
         less = await leader.ask(replace(second, pods=with_adapters("bob", 2).pods))
         assert (less.reason, REPLACED in less.sentences) == ("no-node", False), "it keeps its place"
         assert REPLACED in (await leader.ask(second)).sentences, "with more it does not"
-        kept = await leader.ledger.job_history(first.job)
+        kept = await leader.repository.job_history(first.job)
         assert kept is not None
         assert kept.extended == (("rdma/hca", 3000),)
         pod = await office.make_pod(first)
@@ -319,7 +319,7 @@ async def test_second_manager_leads_when_the_first_releases_the_lease(office: Of
         before = first.admission
         assert before is not None
         assert second.admission is None
-        await first.ledger.release(first.identity)
+        await first.repository.release(first.identity)
         await until(lambda: second.admission is not None, "it leads")
         assert (await second.ask(wants("bob"))).decision == "wait"
         with pytest.raises(NotLeader):

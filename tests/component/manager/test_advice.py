@@ -65,7 +65,7 @@ def processes(parent: int) -> list[int]:
 
 
 async def test_history_is_replayed_in_a_process_of_low_priority(office: Office, leader: Acting, db_url: str) -> None:
-    await leader.ledger._store.write(put_history)
+    await leader.repository._database.write(put_history)
     advisor = await begun(leader)
     (process,) = processes(os.getpid())
     os.kill(process, signal.SIGSTOP)
@@ -75,7 +75,7 @@ async def test_history_is_replayed_in_a_process_of_low_priority(office: Office, 
     assert shown == [one.encode() for one in PROGRAM[1:]], "and no URL"
     os.kill(process, signal.SIGCONT)
     await until(lambda: not advisor.running, "it has ended")
-    found = await leader.ledger.read(read_advice)
+    found = await leader.repository.read(read_advice)
     assert found is not None
     assert (found.state, found.asked_by, found.result["jobs"], found.result["gpus"]) == ("done", "alice", 20, 8)
     hours = [(one["window"] / 3600, one["reclaimed"], one["unwanted"]) for one in found.result["windows"]]
@@ -101,7 +101,7 @@ async def test_end_of_the_term_leaves_no_process(office: Office) -> None:
         os.kill(processes(os.getpid())[0], signal.SIGSTOP)
     assert processes(os.getpid()) == []
     async with office.manager() as leader:
-        found = await leader.ledger.read(read_advice)
+        found = await leader.repository.read(read_advice)
         assert (found and found.state, leader.advisor and leader.advisor.running) == ("running", False)
 
 
@@ -150,7 +150,7 @@ async def test_page_shows_each_state_and_the_result(portal: Portal) -> None:
     await press("run")
     await until(lambda: not acting.advisor.running, "there is no history")  # type: ignore[union-attr]
     assert "No job with GPUs has ever run. Run again" in await page()
-    await acting.ledger._store.write(put_history)
+    await acting.repository._database.write(put_history)
     await press("run")
     await until(lambda: bool(processes(os.getpid())), "its process is there")
     assert re.search("Started by root-admin .* Cancel$", await page())
@@ -167,7 +167,7 @@ async def test_page_shows_each_state_and_the_result(portal: Portal) -> None:
 
 @pytest.mark.browser
 async def test_page_is_reloaded_with_its_charts_when_a_run_ends(portal: Portal) -> None:
-    await portal.served.acting.ledger._store.write(put_history)
+    await portal.served.acting.repository._database.write(put_history)
     async with browsing(portal, "root-admin", forgives=("Applying inline style violates",)) as page:
         await page.goto(f"{portal.world.jobs}/cluster/policy")
         await page.get_by_role("button", name="Run").press("Enter")

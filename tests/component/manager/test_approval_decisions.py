@@ -79,7 +79,7 @@ async def test_denied_job_ends_and_its_user_reads_why_until_the_next_request(off
         request = await wait_for_approval(leader, job := wants(gpus=3))
         await decides(leader, request, yes=False, why="Not  this\nweek")
         assert leader.state(job) is JobState.ENDED
-        assert await leader.service.last_event("alice", "") == ("denied", "by vera: Not this week")
+        assert await leader.repository.last_event("alice", "") == ("denied", "by vera: Not this week")
         assert await standings(leader, job) == ["denied"]
         (notice,) = leader.notices()
         assert notice.kind.value == "denied"

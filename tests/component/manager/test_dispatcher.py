@@ -65,7 +65,7 @@ async def test_third_failure_of_the_hub_ends_the_job_whichever_manager_leads(off
         await leader.until_state(waits, JobState.ENDED)
         assert (await leader.reasons(waits))[-2:] == ["scheduled", "start-failed"]
         assert len(office.hub.started) == 3
-        last = (await leader.ledger.last_ends("alice"))[""]
+        last = (await leader.repository.last_ends("alice"))[""]
         assert "Ask an administrator: the Hub's log says why." in end_sentence(last.reason, last.detail, last.stop)
 
 

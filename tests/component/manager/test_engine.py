@@ -5,6 +5,7 @@ What the engines themselves are told and tell is in `tests/unit/core/test_schedu
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -20,7 +21,7 @@ from dlspawner.core.job import Job, JobState
 from dlspawner.core.schedulers.engine import EngineObject, ObjectKind, Observed, Patch, QueueView
 from dlspawner.core.units import Manifest
 from dlspawner.manager.admission import approvals
-from dlspawner.manager.admission.engine import LeftObjects
+from dlspawner.manager.admission.engine import EngineController, LeftObjects
 from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.namespaces import JobNamespaces
@@ -195,6 +196,18 @@ async def test_objects_of_no_job_are_deleted(leader: Acting, office: Office) -> 
     await until_objects(office, job)
     await office.cluster.create(CONFIG_MAPS, config_map("j-left"), NAMESPACE)
     await until_objects(office, job)
+
+
+async def test_objects_of_a_job_can_be_deleted_twice_at_once(leader: Acting, office: Office) -> None:
+    job = wants()
+    await leader.ask(job)
+    await until_objects(office, job)
+    make_objects: Any = leader.service.make_objects
+    controller: EngineController = make_objects.__self__
+    await leader.cancel()
+    await asyncio.gather(*(controller.reconcile(job.job) for _ in range(3)))
+    await until_objects(office)
+    await until(lambda: job.job not in controller._own, "nothing of the job is remembered")
 
 
 def config_map(name: str) -> dict[str, Any]:

@@ -64,7 +64,7 @@ async def estimate(portal: Portal, **more: float) -> StartTimeEstimator:
     """One round, as the Manager makes one twice a minute."""
     acting = portal.served.acting
     desk = acting.service
-    made = StartTimeEstimator(desk.store, acting.ledger, desk.explainer, lambda: acting.settings, **more)  # type: ignore[arg-type]
+    made = StartTimeEstimator(desk.store, acting.repository, desk.explainer, lambda: acting.settings, **more)  # type: ignore[arg-type]
     await made.refresh()
     return made
 
@@ -110,4 +110,4 @@ async def test_a_round_that_takes_too_long_says_nothing_and_looks_at_fewer_next_
     await portal.runs(wants("holder", gpus=8))
     await portal.waits(wants("alice"))
     made = await estimate(portal, budget_seconds=0.0)
-    assert (made.looks.estimates, made.most) == ({}, 200)
+    assert (made.explainer.estimates, made.most) == ({}, 200)

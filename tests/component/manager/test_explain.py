@@ -7,6 +7,7 @@ import re
 import pytest
 
 from dlspawner.core.decisions import Alternative
+from dlspawner.core.job import JobState
 from dlspawner.core.units import GPU
 from dlspawner.manager.admission.explain import QueueStatus
 from dlspawner.manager.model.notice import NoticeKind
@@ -46,6 +47,16 @@ async def test_user_who_was_blocked_meanwhile_reads_it(office: Office) -> None:
         assert "You can not start jobs here; ask an administrator why. It keeps its place; cancel it if" in notice.text
         status = leader.service.explainer.explain(leader.record(waits))
         assert status.sentence == "You can not start jobs here; ask an administrator why."
+
+
+async def test_job_that_has_ended_since_it_was_read_has_no_reason_to_wait(office: Office) -> None:
+    request = wants()
+    async with office.manager() as leader:
+        pod = await leader.run_job(request)
+        running = leader.record(request).job
+        await office.delete(pod, grace=0)
+        await leader.until_state(request, JobState.ENDED)
+        assert leader.service.explainer.why(running, office.clock()) == ""
 
 
 @pytest.mark.parametrize("asks_for_less", [False, True])

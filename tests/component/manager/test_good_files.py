@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from dlspawner.clients.kubernetes import EVENTS
 from dlspawner.errors import InvalidConfiguration
+from dlspawner.manager.db import config_versions
+from dlspawner.manager.db.store import DatabaseUnavailable
 from dlspawner.manager.model.notice import NoticeKind, Recipient
+from dlspawner.manager.state import config_reload
 from tests.component.manager import quota
 from tests.component.manager.manager_harness import Acting, Office, until, wants
 
@@ -44,6 +48,27 @@ async def test_manager_that_takes_over_uses_the_files_that_the_other_one_had_rea
             await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is not None, "administrators are told")
             told = [one.kind for one in board.read(Recipient(user="alice"), office.clock())]
             assert NoticeKind.CANNOT_START not in told, "its team is there"
+
+
+async def test_changed_files_are_used_also_if_the_database_was_away_when_they_were_read(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    persist, problems = config_reload.persist, [DatabaseUnavailable("away")]
+
+    async def fails_once(*given: Any) -> None:
+        if problems:
+            raise problems.pop()
+        await persist(*given)
+
+    async with office.manager() as leader:
+        monkeypatch.setattr(config_reload, "persist", fails_once)
+        await begin_with(office, leader, NEW)
+        assert not problems
+        await until(lambda: stored(leader, NEW), "they are stored")
+
+
+async def stored(leader: Acting, text: str) -> bool:
+    return (await leader.repository.read(config_versions.read_versions))["teams"] == text
 
 
 async def test_a_manager_that_starts_while_a_file_is_broken_goes_on_with_the_last_good_version(

@@ -92,7 +92,7 @@ async def test_hours_of_parts_are_parts_of_hours(office: Office, leader: Acting)
     keeps = keeper(leader, office.prometheus)
     await run(office, leader, wants("idle", 2, MIG))
     await sampled(office, keeps, office.clock(), *range(6))
-    found = await total(leader.ledger._store, leader.service.store.now())
+    found = await total(leader.repository._database, leader.service.store.now())
     five_minutes = 0.284 * PER_HOUR / 12
     assert found.measured == pytest.approx(five_minutes, rel=0.05)
     assert found.used == pytest.approx(0.02 * five_minutes, rel=0.05), "one part of two was busy for 4 percent"

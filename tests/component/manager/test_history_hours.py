@@ -130,12 +130,12 @@ async def test_recovered_job_counts_on_after_aggregation(store: Database) -> Non
     (job,) = await write_past(store, Past("T0 R0 E2"))
     assert await fold(store) == 1
 
-    ledger = JobRepository(store)
-    term, known = await ledger.acquire("me", 60), await ledger.find(job)
+    repository = JobRepository(store)
+    term, known = await repository.acquire("me", 60), await repository.find(job)
     assert term is not None
     assert known is not None
     running = replace(known, job=replace(known.job, state=JobState.RUNNING))
-    await ledger.write(term, [JobEvent(running, NOON + timedelta(hours=3), EventReason.POD_RECOVERED)])
+    await repository.write(term, [JobEvent(running, NOON + timedelta(hours=3), EventReason.POD_RECOVERED)])
     assert await hours(store, now=NOON + timedelta(hours=7)) == {(0, "vision"): amount(asked=6, held=6)}
 
 

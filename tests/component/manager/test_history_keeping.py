@@ -36,7 +36,7 @@ def prometheus_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def keeper(acting: Acting, prometheus: PrometheusClient | None = None, **days: int) -> HistoryKeeper:
     return HistoryKeeper(
-        acting.service.store, acting.ledger, prometheus, JobNamespaces(NAMESPACE), HistoryRetention(**days)
+        acting.service.store, acting.repository, prometheus, JobNamespaces(NAMESPACE), HistoryRetention(**days)
     )
 
 
@@ -68,7 +68,7 @@ async def total(store: Database, now: datetime) -> GpuTime:
 async def test_free_gpus_are_sampled_with_unschedulable_and_fragmented_ones(
     office: Office, leader: Acting, db_url: str
 ) -> None:
-    store, keeps = leader.ledger._store, keeper(leader)
+    store, keeps = leader.repository._database, keeper(leader)
     alices = wants("alice", gpus=5)
     await leader.run_job(alices)
     began = office.clock()
@@ -91,14 +91,14 @@ async def test_leader_samples_by_itself(office: Office, monkeypatch: pytest.Monk
 
         async def sampled() -> bool:
             office.clock.moved += MINUTE
-            return (await read_free(acting.ledger._store))["total"] > 0
+            return (await read_free(acting.repository._database))["total"] > 0
 
         await until(sampled, "free GPUs are sampled")
 
 
 async def test_gpu_use_is_sampled_from_prometheus(office: Office, prometheus: PrometheusClient, leader: Acting) -> None:
     question = wants("alice", gpus=2)
-    store, keeps = leader.ledger._store, keeper(leader, prometheus)
+    store, keeps = leader.repository._database, keeper(leader, prometheus)
     await leader.run_job(question)
     await sampled(office, keeps, office.clock(), *range(6))
     found = await total(store, leader.service.store.now())
@@ -116,10 +116,10 @@ async def test_unavailable_prometheus_stops_nothing_else(office: Office) -> None
     away = PrometheusClient("http://127.0.0.1:9")
     async with office.manager() as acting:
         await acting.run_job(question)
-        await write_past(acting.ledger._store, Past("T0 R0 E1", noon=datetime.now(UTC) - timedelta(days=3)))
+        await write_past(acting.repository._database, Past("T0 R0 E1", noon=datetime.now(UTC) - timedelta(days=3)))
         await sampled(office, keeper(acting, away), office.clock(), 0, 1)
-        assert (await read_free(acting.ledger._store))["total"] == 8
-        left = await acting.ledger._store.read(
+        assert (await read_free(acting.repository._database))["total"] == 8
+        left = await acting.repository._database.read(
             lambda connection: list(connection.scalars(select(jobs.c.job).where(jobs.c.folded.is_(False))))
         )
         assert left == [question.job]
@@ -127,7 +127,7 @@ async def test_unavailable_prometheus_stops_nothing_else(office: Office) -> None
 
 
 async def test_ended_jobs_are_aggregated_and_old_rows_pruned(leader: Acting, db_url: str) -> None:
-    store, now = leader.ledger._store, datetime.now(UTC)
+    store, now = leader.repository._database, datetime.now(UTC)
     noon = now.replace(hour=12)  # so that each ends on its day
     past = [Past("T0 R0 E1", noon=noon - timedelta(days=days), user=f"u{days}") for days in (1, 3) for _ in range(250)]
     await write_past(store, *past)

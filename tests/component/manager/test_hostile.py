@@ -158,7 +158,7 @@ async def test_no_error_page_runs_anything(portal: Portal, person: str, monkeypa
     monkeypatch.setattr(portal.served.acting, "admission", None)
     monkeypatch.setattr(HubOAuthenticated, "get_current_user", broken)  # it would block the Manager on the Hub
     monkeypatch.setattr(approvals.ApprovalsPage, "get", broken)
-    monkeypatch.setattr(portal.served.manager.store, "keys", away)
+    monkeypatch.setattr(portal.served.manager.database, "keys", away)
     for what, (method, address, given, status) in TROUBLE.items():
         headers = given if status == 403 else {**given, "Authorization": f"token {token}"}
         url = yarl.URL(f"{portal.served.url}/{address}", encoded="%" in address)

@@ -83,13 +83,13 @@ async def after(office: Office, acting: Acting, seconds: float) -> None:
 
 def warning(acting: Acting, question: AdmissionRequest) -> str | None:
     """The text of the notice about idleness."""
-    notice = culler(acting).evidence.book.notices.pending((question.job, NoticeKind.IDLE))
+    notice = culler(acting).evidence.store.notices.pending((question.job, NoticeKind.IDLE))
     return notice.text if notice else None
 
 
 def cause(acting: Acting, question: AdmissionRequest) -> str:
     """Of that notice."""
-    notice = culler(acting).evidence.book.notices.pending((question.job, NoticeKind.IDLE))
+    notice = culler(acting).evidence.store.notices.pending((question.job, NoticeKind.IDLE))
     return notice.cause if notice else ""
 
 
@@ -123,11 +123,11 @@ async def test_idle_periods_are_written_down(office: Office, leader: Acting) -> 
     office.hub.used["idle", ""] = used = office.clock()
     for seconds in (0, 100, 400):
         await after(office, leader, seconds)
-        rows = await leader.ledger.read(lambda connection: connection.execute(select(idle_periods)).all())
+        rows = await leader.repository.read(lambda connection: connection.execute(select(idle_periods)).all())
         found.append([(row.job, row.until) for row in rows])
         assert abs(rows[0].since - started) < timedelta(seconds=60)
     assert found == [[(job.job, used)], [(job.job, used)], [(job.job, used), (job.job, None)]]
-    again = Culler(culler(leader).evidence, leader.ledger)
+    again = Culler(culler(leader).evidence, leader.repository)
     await again.load()
     assert again._idle == {job.job: used}, "after a restart"
 
@@ -198,12 +198,12 @@ async def test_busy_kernel_withdraws_the_warning(office: Office, leader: Acting)
     job = await run(office, leader, "idle")
     await after(office, leader, 550)
     assert warning(leader, job) is not None
-    assert culler(leader).evidence.book.cluster_state.jobs[job.job].idle, "preemption chooses it first"
+    assert culler(leader).evidence.store.cluster_state.jobs[job.job].idle, "preemption chooses it first"
     assert culler(leader).report_kernels("idle", "", True, None)
     await after(office, leader, 5)
     assert warning(leader, job) is None
     assert keep_reason(leader, job) is Cause.USED
-    assert not culler(leader).evidence.book.cluster_state.jobs[job.job].idle, "it is no first victim any more"
+    assert not culler(leader).evidence.store.cluster_state.jobs[job.job].idle, "it is no first victim any more"
 
 
 def offer_ssh(office: Office) -> None:

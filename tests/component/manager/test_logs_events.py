@@ -50,7 +50,9 @@ async def test_events_of_a_pod_are_stored_once(printing_office: PrintingOffice) 
     async with printing_office.manager() as acting:
 
         async def kept() -> list[PodEventMessage]:
-            return await acting.ledger.read(lambda connection: pod_event_rows.read_pod_events(connection, question.job))
+            return await acting.repository.read(
+                lambda connection: pod_event_rows.read_pod_events(connection, question.job)
+            )
 
         async def has(words: str) -> bool:
             return any(words in one.sentence for one in await kept())

@@ -40,7 +40,7 @@ class Reading(Portal):
     async def ended(self, question: AdmissionRequest) -> None:
         await self.office.delete({"metadata": {"name": f"jupyter-{question.user}"}})
         await until_ended(self.served.acting, question)
-        await printed(self.served.acting.ledger, question, "goodbye")
+        await printed(self.served.acting.repository, question, "goodbye")
 
     async def log(self, user: str, question: AdmissionRequest, query: str = "") -> Read:
         return await self.read(user, f"api/jobs/{question.job}/log{query}")

@@ -98,7 +98,7 @@ async def test_unwritten_change_is_not_counted(leader: Acting, monkeypatch: pyte
         raise store.DatabaseUnavailable("away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(leader.ledger, "write", fails)
+        patch.setattr(leader.repository, "write", fails)
         with pytest.raises(store.DatabaseUnavailable):
             await leader.cancel("bob")
     assert value(leader, "dlspawner_job_ends_total", reason="cancelled") == 0

@@ -91,3 +91,9 @@ async def test_deletion_of_a_pod_in_its_debounce_ends_its_job_at_once(office: Of
 
         assert (await leader.reasons(alice))[0] == "admitted"
         assert (await leader.reasons(alice))[-1] == "removed"
+
+
+async def test_gate_of_a_pod_that_has_gone_meanwhile_is_left_alone() -> None:
+    reconciler = Recording()
+    reconciler.store.gated = {}
+    await reconciler.open_gate("gone")

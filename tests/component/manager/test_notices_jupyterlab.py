@@ -18,6 +18,7 @@ import pytest
 from playwright.async_api import Page, async_playwright, expect
 
 from dlspawner.core.job import Job
+from dlspawner.manager.culling.culler import Culler
 from dlspawner.manager.model.notice import CannotKeep, Notice, NoticeKind
 from dlspawner.manager.state.job_store import withdraw
 from dlspawner.manager.state.notify import post
@@ -121,16 +122,16 @@ def toast(page: Page, text: str) -> Any:
 
 
 @pytest.mark.browser
-async def test_notice_is_shown_answered_and_withdrawn(lab: Lab, page: Page) -> None:
+async def test_notice_is_shown_answered_and_withdrawn(lab: Lab, page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[str] = []
 
-    async def keep_alive(job: str) -> str:
+    async def keep_alive(_: Culler, job: str) -> str:
         kept.append(job)
         if len(kept) == 1:
             raise CannotKeep("Not longer than a day.")
         return "It goes on for two hours."
 
-    lab.served.book.keep_alive = keep_alive
+    monkeypatch.setattr(Culler, "keep_alive", keep_alive)
     text = f"Unused {HOSTILE}: this job stops {{when}}."
     await lab.tell(text=text, until=lab.served.manager.now() + timedelta(minutes=5), keep=True)
     notice = toast(page, "Unused")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dlspawner.core.text import time
+from dlspawner.manager.culling.culler import Culler
 from dlspawner.manager.model.notice import CannotKeep, Notice, NoticeKind
 from dlspawner.manager.state.notify import post, post_to_admins
 from tests.component.manager.manager_harness import until
@@ -111,14 +112,14 @@ async def test_wait_ends_with_its_time_or_its_reader(world: World, served: Serve
     await served.manager.running.wait()
 
 
-async def test_keep_alive_withdraws_the_notice(world: World, served: Served) -> None:
+async def test_keep_alive_withdraws_the_notice(world: World, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[str] = []
 
-    async def keep_alive(job: str) -> str:
+    async def keep_alive(_: Culler, job: str) -> str:
         kept.append(job)
         return "Kept."
 
-    served.book.keep_alive = keep_alive
+    monkeypatch.setattr(Culler, "keep_alive", keep_alive)
     token, posted = (
         await asyncio.to_thread(world.server_token, "alice", "train"),
         await told(served, "alice", keep=True),
@@ -157,13 +158,15 @@ async def test_every_page_shows_notices_of_its_viewer(world: World, served: Serv
     assert "bob" not in text
 
 
-async def test_button_keeps_a_job_or_says_why_not(world: World, served: Served) -> None:
-    async def keep_alive(job: str) -> str:
+async def test_button_keeps_a_job_or_says_why_not(
+    world: World, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def keep_alive(_: Culler, job: str) -> str:
         if job == not_kept.job:
             raise CannotKeep("That was long enough.")
         return "It is kept for 2 h."
 
-    served.book.keep_alive = keep_alive
+    monkeypatch.setattr(Culler, "keep_alive", keep_alive)
     token = world.token("alice")
     kept, not_kept = await told(served, "alice", keep=True), await told(served, "alice", "second", keep=True)
     status, text = await read(served, token, f"notices/{kept.id}/keep", "POST")

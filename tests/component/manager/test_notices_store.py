@@ -109,7 +109,7 @@ async def test_unwritten_notice_is_not_shown(leader: Acting, monkeypatch: pytest
         raise DatabaseUnavailable("the database is away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(leader.ledger, "write", fails)
+        patched.setattr(leader.repository, "write", fails)
         with pytest.raises(DatabaseUnavailable):
             await book.transact(lambda turn: post(turn, job, NoticeKind.IDLE, "Not used."))
     assert shown(book) == []

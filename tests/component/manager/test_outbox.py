@@ -99,12 +99,14 @@ async def leading(office: Office, receivers: Receivers, **wishes: Any) -> AsyncI
         cluster = replace(acting.settings.cluster, notifications=receivers.allowed)
         acting.settings = replace(acting.settings, cluster=cluster)
         wanted = replace(receivers.wishes, **wishes)
-        await acting.ledger.write_as_any(lambda connection: outbox.write_settings(connection, "alice", wanted))
+        await acting.repository.write_as_any(lambda connection: outbox.write_settings(connection, "alice", wanted))
         yield acting
 
 
 async def left(acting: Acting) -> int:
-    return await acting.ledger.read(lambda connection: connection.scalar(select(func.count()).select_from(rows)) or 0)
+    return await acting.repository.read(
+        lambda connection: connection.scalar(select(func.count()).select_from(rows)) or 0
+    )
 
 
 async def until_sent(acting: Acting) -> None:
@@ -212,7 +214,7 @@ async def test_message_that_is_not_taken_is_given_up_and_its_person_reads_why(
             await until(lambda count=attempt: len(receivers.requests) == count, f"attempt {attempt}")
             office.clock.moved += timedelta(hours=1)
         await until_sent(acting)
-        found = await acting.ledger.read(lambda connection: outbox.read_settings(connection, {"alice"}))
+        found = await acting.repository.read(lambda connection: outbox.read_settings(connection, {"alice"}))
     assert f"webhook: 127.0.0.1 answered {status}" in found["alice"].problem
     assert {path for path, _, _ in receivers.requests} == {"/hook"}, "no redirect is followed"
 

@@ -199,7 +199,7 @@ async def filled(
         await book.transact(lambda turn: post(turn, job, NoticeKind.IDLE, "It is unused.", keep=True))
         portal.hub.groups = {"default": frozenset({"alice", "bob"})}
         await fill(portal)
-        await portal.served.acting.ledger._store.write(put_advice)
+        await portal.served.acting.repository._database.write(put_advice)
         await prints(portal, ended.job)
         await began_earlier(book, runs.job)
         portal.served.acting.prometheus = PrometheusClient(prometheus_url) if prometheus_url else None
@@ -236,7 +236,7 @@ async def prints(portal: Portal, job: str) -> None:
     parts = logs.compressed("\n".join([*lines, "<script>alert(1)</script>", ""]).encode())
     key = ("a-uid", "notebook", 1)
     reading = logs.LogReading(job, "a-pod", key, LogMark(), datetime.now(UTC), lost=True, whole=True, parts=parts)
-    await portal.served.manager.store.write(lambda connection: logs.write(connection, [reading], 2**20))
+    await portal.served.manager.database.write(lambda connection: logs.write(connection, [reading], 2**20))
 
 
 async def began_earlier(book: JobStore, job: str) -> None:

@@ -153,8 +153,8 @@ async def test_starting_job_has_the_latest_event_of_its_pod(portal: Portal) -> N
             assert words.format("Starting.") in (await portal.read("root-admin", path)).body, path
     await happens(portal, pod, "BackOff", 'Back-off pulling image "registry.example/lab"')
     await until(lambda: everybody_reads(BACK_OFF), "the next one is")
-    ledger = portal.served.acting.ledger
-    assert await ledger.latest_pod_events(["j-222222222222", question.job]) == {question.job: BACK_OFF}
+    repository = portal.served.acting.repository
+    assert await repository.latest_pod_events(["j-222222222222", question.job]) == {question.job: BACK_OFF}
 
     def waits_again(turn: Transaction) -> None:
         record = turn.record(question.job)
@@ -162,7 +162,7 @@ async def test_starting_job_has_the_latest_event_of_its_pod(portal: Portal) -> N
         lifecycle.requeue(turn, record, EventReason.START_TIMEOUT)
 
     await portal.served.book.transact(waits_again)
-    assert await ledger.latest_pod_events([question.job]) == {}, "of an earlier start"
+    assert await repository.latest_pod_events([question.job]) == {}, "of an earlier start"
 
 
 async def happens(portal: Portal, pod: dict[str, Any], reason: str, message: str) -> None:

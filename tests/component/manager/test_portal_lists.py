@@ -279,7 +279,7 @@ async def test_teams_are_shown_to_their_admins(portal: Portal) -> None:
 async def test_list_of_very_many_events_is_shortened(portal: Portal) -> None:
     await portal.runs(wants("holder", gpus=8, server="held"))
     job = (await portal.waits(wants("alice", gpus=2, server="train"))).job
-    store = portal.served.acting.ledger._store
+    store = portal.served.acting.repository._database
 
     async def add(count: int) -> None:
         row = {"job": job, "at": datetime.now(UTC), "state": "queued", "reason": "test", "detail": ""}

@@ -204,7 +204,7 @@ def test_a_server_that_never_had_a_job_is_not_listed(server: str, options: dict[
 def test_blocked_user_reads_so_instead_of_a_position(state: JobState) -> None:
     waits = JobRecord(job(state))
     look = QueueStatus(waits.job, state.value, 3, 5, "Vera can approve it.", ())
-    found = row(waits, looks={"train": look}, servers={"train": STOPPED}, blocked=True)
+    found = row(waits, statuses={"train": look}, servers={"train": STOPPED}, blocked=True)
     assert (found.state, found.position, found.can_stop) == (ServerState.QUEUED, 0, True)
     assert found.sentence == "You can not start jobs here; ask an administrator why."
     assert row(running(), blocked=True).sentence == ""

@@ -281,7 +281,7 @@ async def test_failed_pod_of_several_stops_the_job_and_is_named(office: Office, 
     job = await run_several(office, leader)
     roles = ["chief", "worker-0", "worker-1"]
     assert [pod.role for pod in leader.service.store.records[job].seen] == roles
-    made = [one.detail for one in await leader.ledger.history(job) if one.reason == "pod-seen"]
+    made = [one.detail for one in await leader.repository.history(job) if one.reason == "pod-seen"]
     assert sorted(made) == roles
     await office.finish("jupyter-alice----worker-0", 0, "Completed")
     await until_observed(office, leader)
@@ -291,7 +291,7 @@ async def test_failed_pod_of_several_stops_the_job_and_is_named(office: Office, 
     assert ended_with(leader, job) == f"Its pod worker-1 has ended: {EXIT_3[1]}"
 
     async def told() -> bool:
-        events = await leader.ledger.read(lambda connection: read_pod_events(connection, job))
+        events = await leader.repository.read(lambda connection: read_pod_events(connection, job))
         return "worker-1: The container notebook ended with exit code 3." in [one.sentence for one in events]
 
     await until(told, "the event names its pod")

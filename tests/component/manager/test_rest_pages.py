@@ -28,7 +28,7 @@ def job(number: int, minutes: int = 0, **more: object) -> Job:
 
 
 @pytest.fixture
-async def ledger(db_url: str) -> AsyncIterator[JobRepository]:
+async def repository(db_url: str) -> AsyncIterator[JobRepository]:
     store = Database.open(db_url)
     made = JobRepository(store)
     assert await made.acquire("tests", 60) == 1
@@ -36,12 +36,12 @@ async def ledger(db_url: str) -> AsyncIterator[JobRepository]:
     await store.close()
 
 
-async def write(ledger: JobRepository, *jobs: Job, reason: EventReason = EventReason.RUNNING) -> None:
-    await ledger.write(1, [JobEvent(JobRecord(one), BEGIN, reason, new=True) for one in jobs])
+async def write(repository: JobRepository, *jobs: Job, reason: EventReason = EventReason.RUNNING) -> None:
+    await repository.write(1, [JobEvent(JobRecord(one), BEGIN, reason, new=True) for one in jobs])
 
 
 async def turn_pages(
-    ledger: JobRepository,
+    repository: JobRepository,
     viewer: Viewer = ALL,
     wanted: JobFilter | None = None,
     size: int = 2,
@@ -49,29 +49,29 @@ async def turn_pages(
 ) -> list[str]:
     found: list[str] = []
     after, new = None, list(meanwhile)
-    while page := await ledger.page(viewer, wanted or JobFilter(), after, size):
+    while page := await repository.page(viewer, wanted or JobFilter(), after, size):
         found += [one.id for one in page]
         after = JobCursor(page[-1].submitted, page[-1].id)
         if new:
-            await write(ledger, new.pop())
+            await write(repository, new.pop())
     return found
 
 
-async def test_pages_have_every_job_once_although_new_ones_come(ledger: JobRepository) -> None:
+async def test_pages_have_every_job_once_although_new_ones_come(repository: JobRepository) -> None:
     known = [job(number, minutes=number // 3) for number in range(10)]  # three at a time have the same submit time
-    await write(ledger, *known)
+    await write(repository, *known)
     later = [job(100 + number, minutes=60 + number) for number in range(5)]
-    assert await turn_pages(ledger, meanwhile=later) == [one.id for one in known[::-1]]
+    assert await turn_pages(repository, meanwhile=later) == [one.id for one in known[::-1]]
 
 
-async def test_job_is_read_as_written(ledger: JobRepository) -> None:
+async def test_job_is_read_as_written(repository: JobRepository) -> None:
     notice, charge = (
         BEGIN + timedelta(hours=2),
         ResourceRequest("gpu", (PodRequest("nvidia.com/gpu", 2000, 50, 2**20),) * 2),
     )
     one = job(1, 7, server="train", priority=3, preemptible=True, requeue=True, started=BEGIN, notice=notice)
     one = replace(one, request=charge, nodes=("gpu-1", None), state=JobState.STOPPING)
-    await ledger.write(
+    await repository.write(
         1, [JobEvent(JobRecord(one, stop=StopReason(EventReason.IDLE, "Idle.")), BEGIN, EventReason.IDLE, new=True)]
     )
     expected = JobHistory(
@@ -97,18 +97,18 @@ async def test_job_is_read_as_written(ledger: JobRepository) -> None:
         stop=StopReason(EventReason.IDLE, "Idle."),
         stopped=BEGIN,
     )
-    assert await ledger.job_history(one.id) == expected
-    assert await ledger.page(ALL, JobFilter(), None, 2) == [expected]
-    assert await ledger.find_many([one.id]) == [expected]
+    assert await repository.job_history(one.id) == expected
+    assert await repository.page(ALL, JobFilter(), None, 2) == [expected]
+    assert await repository.find_many([one.id]) == [expected]
 
 
-async def test_viewer_reads_jobs(ledger: JobRepository) -> None:
+async def test_viewer_reads_jobs(repository: JobRepository) -> None:
     mine, teams, others = job(1), job(2, user="bob", team="language"), job(3, user="carl")
     pod = replace(job(4), id="pod-4")
-    await write(ledger, mine, teams, others, pod)
-    assert await turn_pages(ledger, Viewer("alice")) == [mine.id]
-    assert await turn_pages(ledger, Viewer("alice", frozenset({"language"}))) == [teams.id, mine.id]
-    assert await turn_pages(ledger) == [others.id, teams.id, mine.id]
+    await write(repository, mine, teams, others, pod)
+    assert await turn_pages(repository, Viewer("alice")) == [mine.id]
+    assert await turn_pages(repository, Viewer("alice", frozenset({"language"}))) == [teams.id, mine.id]
+    assert await turn_pages(repository) == [others.id, teams.id, mine.id]
 
 
 FILTERS = {
@@ -130,29 +130,29 @@ FILTERS = {
 
 
 @pytest.mark.parametrize(("wanted", "numbers"), FILTERS.values(), ids=FILTERS)
-async def test_filter(ledger: JobRepository, wanted: JobFilter, numbers: set[int]) -> None:
+async def test_filter(repository: JobRepository, wanted: JobFilter, numbers: set[int]) -> None:
     await write(
-        ledger,
+        repository,
         job(1, minutes=1),
         job(2, minutes=2, user="bob", team="language", request=ResourceRequest(), state=JobState.ENDED),
         job(3, minutes=3, server="train", template="custom", preemptible=True),
     )
-    assert {int(one[2:]) for one in await turn_pages(ledger, wanted=wanted)} == numbers
+    assert {int(one[2:]) for one in await turn_pages(repository, wanted=wanted)} == numbers
 
 
-async def test_stopped_job_has_reason_time_and_events(ledger: JobRepository) -> None:
+async def test_stopped_job_has_reason_time_and_events(repository: JobRepository) -> None:
     one = job(1)
-    await write(ledger, one)
+    await write(repository, one)
     stopping = JobRecord(replace(one, state=JobState.STOPPING), stop=StopReason(EventReason.IDLE, "Nobody used it."))
     at = BEGIN + timedelta(hours=1)
     ends = replace(stopping, job=replace(one, state=JobState.ENDED))
-    await ledger.write(1, [JobEvent(stopping, at, EventReason.IDLE, "Nobody used it.")])
-    await ledger.write(1, [JobEvent(ends, at + timedelta(minutes=1), EventReason.GONE)])
-    kept = await ledger.job_history(one.id)
+    await repository.write(1, [JobEvent(stopping, at, EventReason.IDLE, "Nobody used it.")])
+    await repository.write(1, [JobEvent(ends, at + timedelta(minutes=1), EventReason.GONE)])
+    kept = await repository.job_history(one.id)
     assert kept is not None
     assert (kept.stop, kept.stopped, kept.reason) == (StopReason(EventReason.IDLE, "Nobody used it."), at, "gone")
     assert kept.ended == at + timedelta(minutes=1)
-    told = [(event.reason, event.state, event.detail) for event in await ledger.history(one.id)]
+    told = [(event.reason, event.state, event.detail) for event in await repository.history(one.id)]
     assert told == [
         ("running", JobState.RUNNING, ""),
         ("idle", JobState.STOPPING, "Nobody used it."),

@@ -181,7 +181,7 @@ async def test_stop_that_could_not_be_written_is_not_requested(
         await leader.run_job(request := wants())
         await leader.settled()
         monkeypatch.setattr(termination.Terminator, "_ask_hub", observed)
-        monkeypatch.setattr(leader.ledger, "write", fail)
+        monkeypatch.setattr(leader.repository, "write", fail)
         stopping = asyncio.create_task(leader.stop(request.job, EventReason.IDLE))
         await asyncio.wait_for(reached.wait(), 60)
         fails.set()

@@ -118,6 +118,21 @@ async def test_pauses_grow_also_if_a_key_is_not_due_while_it_is_reconciled() -> 
     assert times[5] - times[4] >= 0.02 * 2**4 / 2
 
 
+async def test_pause_of_a_key_is_short_again_after_a_success() -> None:
+    calls = 0
+
+    async def fails_every_other_time() -> None:
+        nonlocal calls
+        calls += 1
+        if calls % 2:
+            raise HubUnavailable("away")
+
+    queue = periodic("test", fails_every_other_time, 0.001)
+    queue.first_pause, queue.longest_pause = 0.001, LONG
+    async with running(queue):
+        await until(lambda: calls >= 50, "no pause grows to hours")
+
+
 async def test_end_of_the_term_ends_the_queue() -> None:
     work = Controller({"a": 1}, {"a": NotLeader("over")})
     async with running(WorkQueue("test", work.due, work.reconcile)) as task:

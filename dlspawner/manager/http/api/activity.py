@@ -37,12 +37,12 @@ MOST = 240 * 1024  # of JSON: the sessions on some 5,000 servers
 class _AboutUse(ApiHandler):
     def culler(self) -> Culler:
         """Returns the culler; 503 on a Manager that does not lead, or does not cull yet."""
-        acting = self.manager.leader
-        if acting is None:
+        leader = self.manager.leader
+        if leader is None:
             raise HttpProblem(503, NOT_LEADER)
-        if acting.culler is None:
+        if leader.culler is None:
             raise HttpProblem(503, NOT_YET)
-        return acting.culler
+        return leader.culler
 
 
 def reporting_server(identity: HubIdentity) -> str:
@@ -77,7 +77,7 @@ class WrongPortHandler(ApiHandler):
             raise HttpProblem(404, "There is no job with ports of the host on this server.")
         told = (job.id, job.user, job.server, body.port, clean(body.program, _LONGEST_PROGRAM))
         log.warning("job=%s user=%s server=%s listens on port=%d of the host, which is not its own: program=%s", *told)
-        self.manager.meters.wrong_port(job.template)
+        self.manager.metrics.wrong_port(job.template)
         self.set_status(204)
 
 

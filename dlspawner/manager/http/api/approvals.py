@@ -31,13 +31,13 @@ def visible_requests(viewer: Viewer, **more: Any) -> ApprovalQuery:
 
 
 async def requests_of(manager: ManagerContext, viewer: Viewer, job: str, request: str = "") -> ApprovalRequest:
-    """Returns the pending requests of this job if the viewer may decide them; raises HttpProblem otherwise."""
-    acting, desk = leader_of(manager), admission_of(manager)
-    waits = desk.store.requests.get(job, ())
+    """Returns the one pending request of this job that the viewer may decide; raises HttpProblem otherwise."""
+    leader, admission = leader_of(manager), admission_of(manager)
+    waits = admission.store.requests.get(job, ())
     seen = [one for one in waits if viewer.reaches(one.user, one.team)]
     chosen = [one for one in seen if request in {"", one.id}]
     if not chosen:
-        raise await _not_waiting(acting, desk, viewer, job, request)
+        raise await _not_waiting(leader, admission, viewer, job, request)
     refusals = [approvals.may_decide(viewer, one) for one in chosen]
     mine = [one for one, no in zip(chosen, refusals, strict=True) if no is None]
     if not mine:
@@ -49,25 +49,25 @@ async def requests_of(manager: ManagerContext, viewer: Viewer, job: str, request
 
 async def decide(manager: ManagerContext, viewer: Viewer, request: ApprovalRequest, word: Decision) -> ApprovalRequest:
     """Decides a request for a caller with that right: returns the request after it; 409 if it was decided before."""
-    acting, desk = leader_of(manager), admission_of(manager)
-    counted = await desk.store.transact(lambda turn: approvals.decide(turn, request, word))
+    leader, admission = leader_of(manager), admission_of(manager)
+    counted = await admission.store.transact(lambda transaction: approvals.decide(transaction, request, word))
     if not counted:
-        raise await _not_waiting(acting, desk, viewer, request.job, request.id)
-    found = await acting.ledger.requests(ApprovalQuery(job=request.job))
+        raise await _not_waiting(leader, admission, viewer, request.job, request.id)
+    found = await leader.repository.requests(ApprovalQuery(job=request.job))
     return next(one for one in found if one.id == request.id)
 
 
 async def _not_waiting(
-    acting: LeaderElector, desk: AdmissionService, viewer: Viewer, job: str, request: str
+    leader: LeaderElector, admission: AdmissionService, viewer: Viewer, job: str, request: str
 ) -> HttpProblem:
     """Why there is nothing to decide, as far as this viewer may know."""
-    await desk.store.transact(lambda _: None)  # everything in the job store is in the database after that
-    found = await acting.ledger.requests(visible_requests(viewer, job=job, limit=MAX_LIMIT))
+    await admission.store.transact(lambda _: None)  # everything in the job store is in the database after that
+    found = await leader.repository.requests(visible_requests(viewer, job=job, limit=MAX_LIMIT))
     known = next((one for one in found if request in {"", one.id}), None)
     if known is not None:
         changed = known.standing is ApprovalState.WITHDRAWN and any(one.is_pending for one in found)
         return HttpProblem(409, approvals.CHANGED if changed else approvals.outcome_sentence(known))
-    if await acting.ledger.visible_job(viewer, job) is None:
+    if await leader.repository.visible_job(viewer, job) is None:
         return HttpProblem(404, NO_JOB)
     others = bool(request) and any(one.is_pending for one in found)
     return HttpProblem(409, approvals.CHANGED if others else approvals.NOT_WAITING)
@@ -90,12 +90,12 @@ class ApprovalsHandler(JobApiHandler):
         )
         if mine == "decide":
             every = replace(wanted, standings=wanted.standings or {ApprovalState.WAITING}, limit=None)
-            seen = await self.leader.ledger.requests(every)
+            seen = await self.leader.repository.requests(every)
             found = [one for one in seen if one.is_pending and approvals.may_decide(viewer, one) is None][: limit + 1]
         elif mine and wanted.of not in {"", viewer.name}:
             found = []  # the caller's own requests, to other approvers
         else:
-            found = await self.leader.ledger.requests(replace(wanted, of=viewer.name) if mine else wanted)
+            found = await self.leader.repository.requests(replace(wanted, of=viewer.name) if mine else wanted)
         page, more = found[:limit], len(found) > limit
         items = [shown(one, viewer) for one in page]
         self.reply(ListModel[ApprovalModel](items=items, next=cursor(page[-1]) if more else None))

@@ -52,7 +52,7 @@ class JobApiHandler(ApiHandler):
 
     async def seen(self, job: str, viewer: Viewer) -> JobHistory:
         """Returns a job that the viewer may see; 404 for any other, existing or not."""
-        kept = await self.leader.ledger.visible_job(viewer, job)
+        kept = await self.leader.repository.visible_job(viewer, job)
         if kept is None:
             raise HttpProblem(404, NO_JOB)
         return kept

@@ -31,11 +31,11 @@ from dlspawner.manager.model.access import AccessRight, Viewer, actor_name
 class ClusterHandler(JobApiHandler):
     def get(self) -> None:
         self.sees()
-        book = self.admission.store
-        nodes = usage_report.node_statuses(book.cluster_state)
-        types = usage_report.type_statuses(book.cluster_state, nodes)
+        store = self.admission.store
+        nodes = usage_report.node_statuses(store.cluster_state)
+        types = usage_report.type_statuses(store.cluster_state, nodes)
         gpu_types = [GpuTypeModel.model_validate(one) for one in types]
-        self.reply(ClusterModel(at=book.now(), gpu_types=gpu_types, nodes=[_node(one) for one in nodes]))
+        self.reply(ClusterModel(at=store.now(), gpu_types=gpu_types, nodes=[_node(one) for one in nodes]))
 
 
 class QuotaHandler(JobApiHandler):
@@ -61,13 +61,13 @@ class QueueHandler(JobResource):
     """Places move; a page that was read a while ago may overlap with the next one."""
 
     async def get(self) -> None:
-        viewer, query, desk = self.sees(), self.read_query(QueueQuery), self.admission
+        viewer, query, admission = self.sees(), self.read_query(QueueQuery), self.admission
         begin, end = query.cursor, query.cursor + query.limit
-        world, now = desk.store.cluster_state, desk.store.now()
+        world, now = admission.store.cluster_state, admission.store.now()
         order = queue.order(world, now)
         seen = [job for job in order if viewer.reaches(job.user, job.team)]
         ids = [job.id for job in seen[begin:end]]
-        kept = {one.id: one for one in await self.leader.ledger.find_many(ids)}
+        kept = {one.id: one for one in await self.leader.repository.find_many(ids)}
         setting = self.setting()
         types = usage_report.type_statuses(world, ())
         self.reply(

@@ -61,7 +61,7 @@ class EventStreamHandler(ApiHandler):
 
     async def _end(self, listener: Listener) -> str:
         async def allowed() -> None:
-            listener.sees(self.viewer(AccessRight.SEE))
+            listener.set_viewer(self.viewer(AccessRight.SEE))
 
         try:
             return await until_access_ends(self, allowed)

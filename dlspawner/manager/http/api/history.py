@@ -49,11 +49,9 @@ from dlspawner.manager.http.handlers import (
     ManagerContext,
 )
 from dlspawner.manager.model.access import AccessRight, Viewer
-from dlspawner.manager.model.gpu_hours import GpuHoursQuery, GroupBy, gpu_hours_query, write_csv
+from dlspawner.manager.model.gpu_hours import AMOUNTS, FREE, GpuHoursQuery, GroupBy, gpu_hours_query, write_csv
 from dlspawner.manager.model.job_history import JobHistory
 
-AMOUNTS = ("requested", "allocated", "measured", "used", "reclaimed")
-FREE = ("total", "free", "unschedulable", "fragmented")
 Row = dict[str, object]
 Done = TypeVar("Done")
 
@@ -89,8 +87,8 @@ async def report(manager: ManagerContext, question: GpuHoursQuery, viewer: Viewe
     if manager.leader is None:
         raise HttpProblem(501, NOT_LEADER)
     now = manager.now()
-    hours = await manager.store.read(lambda connection: gpu_hours.read_gpu_hours(connection, question, viewer, now))
-    free = await manager.store.read(lambda connection: gpu_hours.read_free_gpus(connection, question))
+    hours = await manager.database.read(lambda connection: gpu_hours.read_gpu_hours(connection, question, viewer, now))
+    free = await manager.database.read(lambda connection: gpu_hours.read_free_gpus(connection, question))
     return await in_report_thread(_report, question, hours, free)
 
 
@@ -252,29 +250,10 @@ def _at(times: Sequence[datetime], samples: Sequence[GpuSample], factor: float) 
     return tuple(known.get(round(at.timestamp())) for at in times)
 
 
-TITLES = {
-    "gpu": "GPUs, percent busy",
-    "gpu_memory": "Memory of the GPUs, GiB",
-    "cpu": "Processor, cores",
-    "memory": "Memory, GiB",
-}
-MAXIMA = {
-    "gpu": "Busiest GPU, percent",
-    "gpu_memory": "Memory of the fullest GPU, GiB",
-    "cpu": "Processor, cores",
-    "memory": "Memory, GiB",
-    "network": "Network, MB/s",
-    "disk": "Disk, MB/s",
-    "gpu_util": "GPU, percent",
-    "gpu_mem_util": "GPU memory, percent",
-}
 UNITS = {
     **{"gpu": "percent", "gpu_memory": "bytes", "cpu": "cores", "memory": "bytes"},
     **{"network": "bytes per second", "disk": "bytes per second", "gpu_util": "percent", "gpu_mem_util": "percent"},
 }
-NOTHING_YET = "It has not run yet."
-_GIB = 2**30
-_EVERY_SECONDS = 60  # between two looks of a page that is open
 
 
 async def read_job_usage(
@@ -283,23 +262,23 @@ async def read_job_usage(
     """Returns the known usage, and the maxima of each pod in the job's life, of which the last 31 days count; 422 for
     an invalid query, 501 and 503 without a source.
     """
-    acting = leader_of(handler.manager)
-    if acting.culler is None:
+    leader = leader_of(handler.manager)
+    if leader.culler is None:
         raise HttpProblem(503, NOT_YET)
-    if acting.prometheus is None:
+    if leader.prometheus is None:
         raise HttpProblem(501, NO_PROMETHEUS)
     now = handler.manager.now()
     span = read_time_range(query, kept.started or now, kept.ended or now)
     if isinstance(span, str):
         raise HttpProblem(422, span)
-    namespaces = acting.culler.evidence.namespaces
-    record = await acting.ledger.find(kept.id)
+    namespaces = leader.culler.evidence.namespaces
+    record = await leader.repository.find(kept.id)
     pods = record.seen if record is not None else ()
     namespace = namespaces.from_key(pods[0].namespace) if pods else namespaces.ordinary
     try:
         begin, end, named = kept.started or now, kept.ended or now, [pod.name for pod in pods]
-        most = read_maxima(acting.prometheus, namespace, named, max(begin, end - LONGEST), end)
-        series, maxima = await asyncio.gather(read_usage(acting.prometheus, namespace, named, span), most)
+        most = read_maxima(leader.prometheus, namespace, named, max(begin, end - LONGEST), end)
+        series, maxima = await asyncio.gather(read_usage(leader.prometheus, namespace, named, span), most)
     except MetricsUnavailable as problem:
         raise HttpProblem(503, str(problem)) from problem
     return span, series, maxima

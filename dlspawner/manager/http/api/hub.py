@@ -82,7 +82,7 @@ class AdmissionHandler(HubOnlyHandler):
             body.ports,
         )
         found = await self.admission.review(question)
-        self.manager.meters.decided(found.decision, found.reason)
+        self.manager.metrics.decided(found.decision, found.reason)
         made = {"dlspawner.decision": found.decision, "dlspawner.reason": found.reason}
         tracing.add({"dlspawner.job": job, "dlspawner.user": body.user, "dlspawner.template": body.template, **made})
         with contextlib.suppress(DatabaseUnavailable):  # the next start tells it again
@@ -92,9 +92,9 @@ class AdmissionHandler(HubOnlyHandler):
     async def _note_email(self, user: str, email: str) -> None:
         if not email:
             return
-        known = await self.manager.store.read(partial(outbox.read_settings, users={user}))
+        known = await self.manager.database.read(partial(outbox.read_settings, users={user}))
         if known[user].email_told != email:
-            await self.manager.store.write(partial(outbox.note_email, user=user, email=email))
+            await self.manager.database.write(partial(outbox.note_email, user=user, email=email))
 
 
 class ReservationReleasedHandler(HubOnlyHandler):
@@ -102,7 +102,7 @@ class ReservationReleasedHandler(HubOnlyHandler):
         body = self.read_body(ReleasedBody)
         why = clean(body.why, _LONGEST_WHY)
         if body.made:
-            await self.admission.store.transact(lambda turn: on_job_ended(turn, job, body.user, why))
+            await self.admission.store.transact(lambda transaction: on_job_ended(transaction, job, body.user, why))
         else:
             await self.admission.release_reservation(job, body.user, passes=body.passes, why=why)
         self.set_status(204)
@@ -115,8 +115,8 @@ class LeftInClusterHandler(HubOnlyHandler):
 
 class GoodFilesHandler(HubOnlyHandler):
     async def get(self) -> None:
-        acting = self.manager.leader
-        self.reply({"files": await acting.ledger.read(config_versions.read_versions) if acting else {}})
+        leader = self.manager.leader
+        self.reply({"files": await leader.repository.read(config_versions.read_versions) if leader else {}})
 
 
 class FreeGpusHandler(HubOnlyHandler):
@@ -132,8 +132,10 @@ class FreeGpusHandler(HubOnlyHandler):
 
 class UsualStartHandler(HubOnlyHandler):
     async def get(self, template: str) -> None:
-        acting = self.manager.leader
-        found = await acting.ledger.read(lambda book: read_start_seconds(book, template)) if acting else []
+        leader = self.manager.leader
+        found = (
+            await leader.repository.read(lambda connection: read_start_seconds(connection, template)) if leader else []
+        )
         self.reply({"seconds": median(found) if found else None})
 
 
@@ -141,12 +143,12 @@ class StopReasonHandler(HubOnlyHandler):
     """Why a job is being stopped, or how it has ended, for the Hub to tell its person."""
 
     async def get(self, job: str) -> None:
-        acting = self.manager.leader
-        kept = await acting.ledger.job_history(job) if acting is not None else None
+        leader = self.manager.leader
+        kept = await leader.repository.job_history(job) if leader is not None else None
         told = kept is not None and (kept.stop is not None or kept.state is JobState.ENDED)
-        if acting is None or kept is None or not told:
+        if leader is None or kept is None or not told:
             raise HttpProblem(404, "Nobody here has decided to stop this job, or seen why it ended.")
-        detail = (await acting.ledger.end_details([kept])).get(job, "")
+        detail = (await leader.repository.end_details([kept])).get(job, "")
         reason = kept.stop.code if kept.stop is not None else kept.reason
         self.reply({"reason": reason, "sentence": end_sentence(kept.reason, detail, kept.stop)})
 
@@ -155,18 +157,18 @@ class PendingJobsHandler(HubOnlyHandler):
     """The pending job of a user's server: its id, because a start that is requested again is of the same job."""
 
     async def get(self, user: str) -> None:
-        server, desk = self.read_query(ServerQuery).server, self.admission
-        now = desk.store.now()
+        server, admission = self.read_query(ServerQuery).server, self.admission
+        now = admission.store.now()
         waiting = [
             {
                 "job": one.job.id,
                 "server": one.job.server,
                 "state": one.job.state.value if one.position else JobState.QUEUED.value,
                 "position": one.position,
-                "why": desk.explainer.why(one.job, now),
-                "never": desk.explainer.inadmissible(one.job),
+                "why": admission.explainer.why(one.job, now),
+                "never": admission.explainer.inadmissible(one.job),
             }
-            for one in desk.pending(user, server)
+            for one in admission.pending(user, server)
         ]
         self.reply({"waiting": waiting})
 
@@ -187,7 +189,9 @@ class StartInterruptedHandler(HubOnlyHandler):
 
     async def post(self, user: str) -> None:
         body, whose = self.read_body(InterruptedStartBody), as_name(user)
-        await self.admission.store.transact(lambda turn: on_server_stopped(turn, whose, body.server, body.job))
+        await self.admission.store.transact(
+            lambda transaction: on_server_stopped(transaction, whose, body.server, body.job)
+        )
         self.set_status(204)
 
 
@@ -205,7 +209,7 @@ class UnixAccountHandler(HubOnlyHandler):
 class UserRenamedHandler(HubOnlyHandler):
     async def post(self, user: str) -> None:
         name, new = as_name(user), self.read_body(RenamedBody).name
-        problem = await self.manager.store.rename(name, new)
+        problem = await self.manager.database.rename(name, new)
         if problem is not None:
             raise HttpProblem(409, problem)
         log.info("account user=%s is renamed to %s", name, new)
@@ -214,7 +218,7 @@ class UserRenamedHandler(HubOnlyHandler):
 
 class UserRemovedHandler(HubOnlyHandler):
     async def post(self, user: str) -> None:
-        await self.manager.store.forget_keys(as_name(user))
+        await self.manager.database.forget_keys(as_name(user))
         self.set_status(204)
 
 
@@ -223,7 +227,7 @@ async def account_of(handler: HubOnlyHandler, user: str) -> str:
     name = as_name(user)
     if not name:
         raise HttpProblem(422, "No user has such a name.")
-    account = await handler.manager.store.account(name)
+    account = await handler.manager.database.account(name)
     if account is None:
         raise HttpProblem(423, f"The account {name} is that of a person who was renamed.")
     return account
@@ -232,7 +236,7 @@ async def account_of(handler: HubOnlyHandler, user: str) -> str:
 async def allocate_uid(handler: HubOnlyHandler, user: str, body: UidRangeBody) -> tuple[str, AllocatedUid]:
     """The user's account and its uid; 507 when every uid is taken."""
     account, uids = await account_of(handler, user), UidRange(body.first_uid, body.last_uid)
-    given = await handler.manager.store.uid(account, uids, handler.manager.now())
+    given = await handler.manager.database.uid(account, uids, handler.manager.now())
     if given is None:
         log.error("account=%s uid=none: %d to %d are all taken", account, uids.first, uids.last)
         raise HttpProblem(507, f"Every uid from {uids.first} to {uids.last} is taken.")

@@ -50,8 +50,8 @@ class JobResource(JobApiHandler):
     async def latest(self, jobs: Sequence[JobHistory]) -> dict[str, str]:
         """Returns the last Kubernetes events of starting jobs with readable logs, and the ends of others."""
         viewer, starting = self.viewer(AccessRight.SEE), (kept for kept in jobs if kept.state is JobState.STARTING)
-        ledger, read = self.leader.ledger, [kept.id for kept in starting if viewer.reads(kept.user, kept.team)]
-        return {**await ledger.latest_pod_events(read), **await ledger.end_details(jobs)}
+        repository, read = self.leader.repository, [kept.id for kept in starting if viewer.reads(kept.user, kept.team)]
+        return {**await repository.latest_pod_events(read), **await repository.end_details(jobs)}
 
     def shown(self, kept: JobHistory, setting: ViewContext, now: datetime, latest: Mapping[str, str]) -> JobModel:
         """A job as JSON, with what the queue says of it."""
@@ -59,16 +59,16 @@ class JobResource(JobApiHandler):
 
     async def detail(self, kept: JobHistory) -> JobDetailModel:
         """More of one job than a list tells."""
-        latest, desk = await self.latest([kept]), self.admission
-        record = desk.store.records.get(kept.id)
-        now = desk.store.now()
+        latest, admission = await self.latest([kept]), self.admission
+        record = admission.store.records.get(kept.id)
+        now = admission.store.now()
         waits = record is not None and record.job.state in {JobState.QUEUED, JobState.PENDING_APPROVAL}
         viewer = self.viewer(AccessRight.SEE)
         has_page = waits and (viewer.all or viewer.name == kept.user)
         setting = self.setting()
         template = setting.templates.get(kept.template)
         ports = record.job.ports if record is not None and record.job.holds else ()
-        advice = desk.explainer.advice(record.job, now) if record is not None and waits else ()
+        advice = admission.explainer.advice(record.job, now) if record is not None and waits else ()
         return JobDetailModel(
             **dict(self.shown(kept, setting, now, latest)),
             requeue=kept.requeue,
@@ -80,20 +80,20 @@ class JobResource(JobApiHandler):
         )
 
 
-def live(desk: AdmissionService, kept: JobHistory, now: datetime) -> LiveStatus | None:
+def live(admission: AdmissionService, kept: JobHistory, now: datetime) -> LiveStatus | None:
     """Returns the queue's status of a pending job, and the growth of a running one; ``None`` for any other."""
-    record = None if kept.state is JobState.ENDED else desk.store.records.get(kept.id)
+    record = None if kept.state is JobState.ENDED else admission.store.records.get(kept.id)
     if record is None:
         return None
     job = record.job
     if job.state is JobState.LOGIN_REQUIRED:
         return LiveStatus(LOG_IN)
     if job.state in {JobState.PENDING_APPROVAL, JobState.RUNNING}:
-        return LiveStatus(desk.explainer.why(job, now))
+        return LiveStatus(admission.explainer.why(job, now))
     if job.state is not JobState.QUEUED:
         return None
-    position, why = desk.explainer.position(job, now)
-    return LiveStatus(why, position, desk.explainer.estimate(job, now))
+    position, why = admission.explainer.position(job, now)
+    return LiveStatus(why, position, admission.explainer.estimate(job, now))
 
 
 class JobDetailHandler(JobResource):
@@ -107,7 +107,7 @@ class JobEventsHandler(JobApiHandler):
         viewer = self.sees()
         await self.seen(job, viewer)
         words = self.read_query(SearchQuery).search
-        found = await self.leader.ledger.history(job, MOST_EVENTS + 1)
+        found = await self.leader.repository.history(job, MOST_EVENTS + 1)
         told = event_views(found[-MOST_EVENTS:], all_details=viewer.all)
         items = [one for one in told if matches_search(words, one.state.value, one.reason, one.detail)]
         self.reply(EventListModel(items=items, next=None, shortened=len(found) > MOST_EVENTS))

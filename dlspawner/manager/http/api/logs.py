@@ -47,11 +47,11 @@ def shown(body: bytes, wish: LogQuery) -> str:
     return redaction.last_lines(found, wish.tail) if wish.tail else found
 
 
-async def read_log(shelf: LogReader, who: str, run: ContainerRun, wish: LogQuery) -> tuple[LogText, str]:
+async def read_log(log_reader: LogReader, who: str, run: ContainerRun, wish: LogQuery) -> tuple[LogText, str]:
     """Reads the requested part of a log as harmless text; 429 for callers that read many already."""
     try:
-        async with shelf.turns.wait_for_slot(who):
-            found = await shelf.text(run, wish.lines)
+        async with log_reader.limiter.wait_for_slot(who):
+            found = await log_reader.text(run, wish.lines)
             return found, await asyncio.to_thread(shown, found.body, wish)
     except TooManyReads as problem:
         raise HttpProblem(429, str(problem), {"Retry-After": "2"}) from None
@@ -69,10 +69,10 @@ class JobInsideHandler(JobApiHandler):
 class LogApiHandler(JobInsideHandler):
     @property
     def log_reader(self) -> LogReader:
-        shelf = self.leader.log_reader
-        if shelf is None:
+        log_reader = self.leader.log_reader
+        if log_reader is None:
             raise HttpProblem(503, NOT_YET)
-        return shelf
+        return log_reader
 
     async def runs(self, job: str) -> list[ContainerRun]:
         """Returns the job's logs, for viewers that may read them."""
@@ -89,7 +89,7 @@ class PodEventsHandler(JobInsideHandler):
     async def get(self, job: str) -> None:
         await self.readable(job)
         words = self.read_query(SearchQuery).search
-        found = await self.leader.ledger.read(lambda connection: pod_event_rows.read_pod_events(connection, job))
+        found = await self.leader.repository.read(lambda connection: pod_event_rows.read_pod_events(connection, job))
         items = [PodEventModel.model_validate(one) for one in found if matches_search(words, one.reason, one.sentence)]
         self.reply(ListModel[PodEventModel](items=items, next=None))
 
@@ -98,11 +98,11 @@ class LogCollectedHandler(HubOnlyHandler):
     """Answers when the logs of a pod's ended containers are kept, or after a moment; the Hub then deletes the pod."""
 
     async def get(self, _job: str) -> None:
-        acting = self.manager.leader
-        if acting is not None and acting.log_reader is None:
+        leader = self.manager.leader
+        if leader is not None and leader.log_reader is None:
             raise HttpProblem(503, NOT_YET)
         pod = self.read_query(PodQuery).pod
-        kept = acting is None or acting.log_reader is None or await acting.log_reader.keeper.kept(pod, _KEPT_SECONDS)
+        kept = leader is None or leader.log_reader is None or await leader.log_reader.collector.kept(pod, _KEPT_SECONDS)
         self.reply({"kept": kept})  # without configuration none are kept
 
 

@@ -42,7 +42,7 @@ _PAGES = {NoticeKind.APPROVALS: "approvals", NoticeKind.DENIED: "approvals"}  # 
 
 
 def leader_store(manager: ManagerContext) -> JobStore:
-    """The book of the Manager that acts; 503 when that is not this one."""
+    """Returns the job store of the leader; 503 when another Manager leads."""
     if manager.leader is None:
         raise HttpProblem(503, NOT_LEADER)
     if manager.leader.admission is None:
@@ -143,7 +143,7 @@ class NoticeReadHandler(NoticeApiHandler):
     async def post(self, id_: str) -> None:
         notice = self.own(id_)
         check_may_answer(self)
-        await leader_store(self.manager).transact(lambda turn: mark_read(turn, notice))
+        await leader_store(self.manager).transact(lambda transaction: mark_read(transaction, notice))
         self.set_status(204)
 
 
@@ -161,13 +161,13 @@ def check_may_answer(handler: IdentityHandler) -> None:
 
 
 async def keep_alive(manager: ManagerContext, notice: Notice) -> str:
-    """Keep the job of a notice alive, and what its owner is told; 409 with a sentence when that is not possible."""
-    book = leader_store(manager)
-    if not notice.keep or book.keep_alive is None:
+    """Keeps the job of a notice alive; returns the sentence for its owner, 409 with one when that is not possible."""
+    store, culler = leader_store(manager), manager.leader.culler if manager.leader is not None else None
+    if culler is None or not notice.keep:
         raise HttpProblem(409, NO_KEEPING)
     try:
-        said = await book.keep_alive(notice.job)
-        await book.transact(lambda turn: withdraw(turn, notice.job, notice.kind))
+        said = await culler.keep_alive(notice.job)
+        await store.transact(lambda transaction: withdraw(transaction, notice.job, notice.kind))
     except CannotKeep as problem:
         raise HttpProblem(409, str(problem)) from None
     return said

@@ -26,11 +26,11 @@ class PendingJobHandler(ApiHandler):
 
     async def get(self, user: str, server: str) -> None:
         check_owner(self, user, AccessRight.SEE)
-        desk, hub = self._deciding()
-        record = desk.starting_or_pending(user, server) or await unready_job(desk.store, hub, user, server)
+        admission, hub = self._deciding()
+        record = admission.starting_or_pending(user, server) or await unready_job(admission.store, hub, user, server)
         if record is None:
             raise HttpProblem(404, NOTHING_WAITS)
-        look = desk.explainer.explain(record)
+        look = admission.explainer.explain(record)
         self.reply(
             PendingJobModel(
                 job=look.job.id,
@@ -46,8 +46,8 @@ class PendingJobHandler(ApiHandler):
 
     async def delete(self, user: str, server: str) -> None:
         check_owner(self, user, AccessRight.ACT)
-        desk, hub = self._deciding()
-        found = await cancel_server_start(desk.store, hub, user, server, self.caller.name)
+        admission, hub = self._deciding()
+        found = await cancel_server_start(admission.store, hub, user, server, self.caller.name)
         if found is CancelResult.NOTHING:
             raise HttpProblem(404, NOTHING_WAITS)
         if found is CancelResult.RUNS:
@@ -55,9 +55,9 @@ class PendingJobHandler(ApiHandler):
         self.set_status(204)
 
     def _deciding(self) -> tuple[AdmissionService, HubClient]:
-        acting = self.manager.leader
-        if acting is None:
+        leader = self.manager.leader
+        if leader is None:
             raise HttpProblem(404, NOT_LEADER)
-        if acting.admission is None:
+        if leader.admission is None:
             raise HttpProblem(503, NOT_YET)
-        return acting.admission, acting.hub
+        return leader.admission, leader.hub

@@ -12,7 +12,8 @@ Starts by a login: the gateway asks, for a user with a credential that it has ju
   that has never been, but for one with the name of a template that always starts by a login. All that is ``off``.
 * What has ended a moment ago is not started: programs that connect again by themselves, as editors do, would make every
   stop one of seconds. Templates that always start by a login are for exactly that.
-* It is a start like any other: the Hub and the desk judge it, and their no is told in their words.
+* It is a start like any other: the Hub and the admission service decide about it, and a refusal is passed on in their
+  words.
 * Of several logins at once one starts the server, and the others read where it stands.
 """
 
@@ -52,7 +53,6 @@ from dlspawner.manager.http.handlers import (
     HttpProblem,
     IdentityHandler,
     ManagerContext,
-    ManagerHandler,
     PageHandler,
 )
 from dlspawner.manager.model import ssh_keys
@@ -62,25 +62,6 @@ from dlspawner.manager.model.ssh_keys import MAX_INPUT, KeyRejected, PublicKey
 from dlspawner.ssh_config import CONFIG_FILE, KNOWN_HOSTS_FILE, SshAccessConfig, Unwritable, config, known_hosts
 
 MAX_SOURCE = 200
-
-
-class HealthHandler(ManagerHandler):
-    """Answers if this process is alive. Asks neither the Hub nor the database: a restart would cure neither."""
-
-    async def get(self) -> None:
-        self.set_header("Content-Type", "application/json")
-        self.finish('{"status": "ok"}')
-
-
-class ReadyHandler(ManagerHandler):
-    """Ready on the leader; the other Managers stand by."""
-
-    async def get(self) -> None:
-        acting = self.manager.leader
-        if acting is not None and not acting.is_leader:
-            raise HttpProblem(503, "This Manager stands by: another one acts.")
-        self.set_header("Content-Type", "application/json")
-        self.finish('{"status": "ok"}')
 
 
 class UserApiHandler(ApiHandler):
@@ -93,7 +74,7 @@ class UserApiHandler(ApiHandler):
 
 class OwnKeysHandler(UserApiHandler):
     async def get(self) -> None:
-        keys = await self.manager.store.keys(self.current_user_name().name)
+        keys = await self.manager.database.keys(self.current_user_name().name)
         self.reply(KeysModel(keys=[KeyModel.model_validate(key) for key in keys]))
 
     async def post(self) -> None:
@@ -106,7 +87,7 @@ class OwnKeysHandler(UserApiHandler):
         if name and len(parsed) > 1:
             raise HttpProblem(422, "A name fits one key; these are several, which are named by their comments.")
         keys = ssh_keys.with_names(parsed, name)
-        result = await self.manager.store.add_keys(person.name, keys, self.manager.now(), ssh_keys.MOST_KEYS)
+        result = await self.manager.database.add_keys(person.name, keys, self.manager.now(), ssh_keys.MOST_KEYS)
         if isinstance(result, TooManyKeys):
             raise HttpProblem(409, result.sentence)
         new, known = ([KeyModel.model_validate(key) for key in keys] for keys in (result.new, result.known))
@@ -115,7 +96,7 @@ class OwnKeysHandler(UserApiHandler):
 
 class OwnKeyHandler(UserApiHandler):
     async def delete(self, id_: str) -> None:
-        if await self.manager.store.remove_key(self.current_user_name().name, int(id_)) is None:
+        if await self.manager.database.remove_key(self.current_user_name().name, int(id_)) is None:
             raise HttpProblem(404, "You have no such key.")
         self.set_status(204)
 
@@ -129,7 +110,7 @@ class KeySuggestionsHandler(ApiHandler):
         found = [_found(item, self.manager.min_rsa_bits) for item in self.read_body(SuggestedKeysBody).keys]
         server = own_server(identity) or ""
         valid = [one for one in found if one is not None]
-        await self.manager.store.suggest(identity.name, server, valid, self.manager.now())
+        await self.manager.database.suggest(identity.name, server, valid, self.manager.now())
         self.set_status(204)
 
 
@@ -138,7 +119,7 @@ class UserKeysHandler(ApiHandler):
 
     async def get(self, user: str) -> None:
         self.refuse(may_read_keys(self.caller, user))
-        keys = await self.manager.store.keys(as_name(user))
+        keys = await self.manager.database.keys(as_name(user))
         told = [{"id": key.id, "key": key.key, "fingerprint": key.fingerprint, "name": key.name} for key in keys]
         self.reply({"keys": told})
 
@@ -148,7 +129,7 @@ class KeyUsedHandler(ApiHandler):
 
     async def post(self, user: str, id_: str) -> None:
         self.refuse(may_read_keys(self.caller, user))
-        if not await self.manager.store.key_used(as_name(user), int(id_), self.manager.now()):
+        if not await self.manager.database.key_used(as_name(user), int(id_), self.manager.now()):
             raise HttpProblem(404, "The user has no such key.")
         self.set_status(204)
 
@@ -173,9 +154,9 @@ class SshAccessHandler(ApiHandler):
     async def post(self) -> None:
         self.refuse(None if has_scope(self.caller.scopes, READ_KEYS) else NOT_THE_GATEWAY)
         asked = set(self.read_body(SshAccessBody, MOST).keys)
-        registered = await self.manager.store.registered(asked)
-        acting = self.manager.leader
-        teams = acting.settings.teams if acting is not None else TeamsConfig()
+        registered = await self.manager.database.registered(asked)
+        leader = self.manager.leader
+        teams = leader.settings.teams if leader is not None else TeamsConfig()
         self.reply({"blocked": sorted(teams.blocked), "gone": sorted(asked - registered)})
 
 
@@ -237,7 +218,7 @@ async def _servers(manager: ManagerContext, user: str) -> tuple[str, ...]:
     templates = {template.name: template for template in manager.leader.settings.templates}
     try:
         found = await manager.leader.hub.user(user)
-        used = await manager.leader.ledger.servers(user)
+        used = await manager.leader.repository.servers(user)
     except (HubError, DatabaseUnavailable):
         return ()
     servers = found.servers.values() if found is not None else ()
@@ -287,11 +268,11 @@ class SshStartHandler(StartJobHandler):
     async def _start(self, user: str, server: str) -> SshStart:
         known = await self.leader.hub.user(user)
         there = known.servers.get(server) if known is not None else None
-        prefers = await self.manager.store.starts_by_login(user)
+        prefers = await self.manager.database.starts_by_login(user)
         templates = self.leader.settings.templates
         kept = there if there is not None and there.user_options else None
         always = template_to_start(server, None, templates, prefers=prefers)
-        if kept is not None and always is not None and server not in await self.leader.ledger.last_ends(user):
+        if kept is not None and always is not None and server not in await self.leader.repository.last_ends(user):
             kept = None  # of a request that was refused: nothing has ever run by it
         template = template_to_start(server, kept, templates, prefers=prefers)
         if known is None or template is None:
@@ -309,7 +290,7 @@ class SshStartHandler(StartJobHandler):
         return found or self._stands("starting", begun.id if begun is not None else None, user, server)
 
     async def _refuse_again(self, user: str, server: str) -> None:
-        last = (await self.leader.ledger.last_ends(user)).get(server)
+        last = (await self.leader.repository.last_ends(user)).get(server)
         if last is not None and self._now() - last.at < RESTART_AFTER:
             until = last.at + RESTART_AFTER
             raise HttpProblem(
@@ -318,26 +299,26 @@ class SshStartHandler(StartJobHandler):
 
     async def _where(self, user: str, server: str) -> SshStart | None:
         """Returns the state of a pending, starting or running job; ``None`` without one."""
-        desk = self.admission
-        record = desk.starting_or_pending(user, server)
+        admission = self.admission
+        record = admission.starting_or_pending(user, server)
         if record is None:
-            holds = [job for job in desk.store.on(user, server) if job.holds]
+            holds = [job for job in admission.store.on(user, server) if job.holds]
             if not holds or any(job.state is JobState.RUNNING for job in holds):
                 return self._stands("running", holds[0].id, user, server) if holds else None
-            stop = desk.store.records[holds[0].id].stop
+            stop = admission.store.records[holds[0].id].stop
             return self._stands("stopping", holds[0].id, user, server, progress_sentence(JobState.STOPPING, stop))
         job = record.job
         if not record.is_pending:
             return self._stands("starting", job.id, user, server)
         if job.state is JobState.LOGIN_REQUIRED:
             return self._stands(job.state.value, job.id, user, server, LOG_IN_AGAIN)
-        look = desk.explainer.explain(record, advises=False)
+        look = admission.explainer.explain(record, advises=False)
         place = f"number {look.position} in the queue. " if job.state is JobState.QUEUED else ""
         return self._stands(look.state, job.id, user, server, f"{place}{look.sentence}".strip())
 
     async def _ended(self, user: str, server: str, job: str) -> SshStart:
         """What became of the start that a login has asked for; one that is not known yet is on its way."""
-        last = (await self.leader.ledger.last_ends(user)).get(server)
+        last = (await self.leader.repository.last_ends(user)).get(server)
         if last is None or last.job != job:
             return self._stands("starting", job or None, user, server)
         return self._stands("ended", job, user, server, end_sentence(last.reason, last.detail, last.stop))
@@ -367,11 +348,11 @@ def template_to_start(
 
 class SshSettingsHandler(UserApiHandler):
     async def get(self) -> None:
-        starts = await self.manager.store.starts_by_login(self.current_user_name().name)
+        starts = await self.manager.database.starts_by_login(self.current_user_name().name)
         self.reply(SshSettingsModel(start_on_connect=starts))
 
     async def put(self) -> None:
         person = self.current_user_name()
         body = self.read_body(SshSettingsBody)
-        await self.manager.store.start_by_login(person.name, body.start_on_connect)
+        await self.manager.database.start_by_login(person.name, body.start_on_connect)
         self.reply(SshSettingsModel(start_on_connect=body.start_on_connect))

@@ -38,11 +38,11 @@ _BY_ITSELF = {EventReason.FAILED, EventReason.FINISHED}
 _EVERYBODYS = Viewer("", all=True)
 
 
-def check_may_start(acting: LeaderElector, viewer: Viewer, user: str) -> None:
+def check_may_start(leader: LeaderElector, viewer: Viewer, user: str) -> None:
     """403 for viewers without the right to start jobs of this user, and for blocked users."""
     if user != viewer.name and not viewer.all:
         raise HttpProblem(403, NOT_FOR_OTHERS)
-    if user in acting.settings.teams.blocked:
+    if user in leader.settings.teams.blocked:
         raise HttpProblem(403, BLOCKED.format(user=user))
 
 
@@ -59,8 +59,8 @@ class StartRequest:
 class JobStarter:
     """Starts servers for people; ``prefix`` is where the Manager's pages are."""
 
-    desk: AdmissionService
-    ledger: JobRepository
+    admission: AdmissionService
+    repository: JobRepository
     hub: HubClient
     prefix: str
 
@@ -71,7 +71,7 @@ class JobStarter:
         a request may be repeated after its answer was lost. If the Hub does not answer in time, the answer is the job
         for which the Hub has sent an admission request.
         """
-        begun = self.desk.store.now()
+        begun = self.admission.store.now()
         if (there := self._holding(wanted)) is not None:
             return await self._if_same(wanted, there)
         try:
@@ -93,11 +93,11 @@ class JobStarter:
 
         One that waited before, and is asked for again, has its first submit time.
         """
-        job = self.desk.last_start_of(wanted.user, wanted.server, begun)
+        job = self.admission.last_start_of(wanted.user, wanted.server, begun)
         if job is not None:
-            return await self.ledger.job_history(job)
+            return await self.repository.job_history(job)
         mine = JobFilter(user=wanted.user, server=wanted.server, since=begun)
-        return next(iter(await self.ledger.page(_EVERYBODYS, mine, None, 1)), None)
+        return next(iter(await self.repository.page(_EVERYBODYS, mine, None, 1)), None)
 
     async def _appears(self, wanted: StartRequest, begun: datetime) -> JobHistory | None:
         """The job, when the Hub has asked for it; before that it has hooks to run."""
@@ -117,18 +117,18 @@ class JobStarter:
             if found.state is JobState.ENDED:
                 return found if found.started is not None or found.reason in _BY_ITSELF else None
             await asyncio.sleep(_LOOK_SECONDS)
-            found = await self.ledger.job_history(found.id)
+            found = await self.repository.job_history(found.id)
         return None
 
     def _holding(self, wanted: StartRequest) -> str | None:
         """Returns the id of the job that the server has already; a scheduled job may be requested again."""
-        store = self.desk.store
+        store = self.admission.store
         jobs = (job for job in store.on(wanted.user, wanted.server) if job.holds)
         return next((job.id for job in jobs if not store.records[job.id].awaiting_start), None)
 
     async def _if_same(self, wanted: StartRequest, there: str) -> tuple[int, JobHistory]:
         """Returns the job that is there if it was submitted with these options; else 409."""
-        kept, record = await self.ledger.job_history(there), self.desk.store.records.get(there)
+        kept, record = await self.repository.job_history(there), self.admission.store.records.get(there)
         known = record is not None and record.options and wanted.options is not None
         same = known and record is not None and json.loads(record.options) == dict(wanted.options or {})
         if not same or kept is None or kept.state in {JobState.STOPPING, JobState.ENDED}:
@@ -137,9 +137,9 @@ class JobStarter:
 
     async def _refused(self, wanted: StartRequest, no: HubRejected) -> JobHistory:
         """The job that waits; a problem for every other no."""
-        record = self.desk.starting_or_pending(wanted.user, wanted.server)
+        record = self.admission.starting_or_pending(wanted.user, wanted.server)
         waits = no.status == 429 and page_path(self.prefix, wanted.user, wanted.server) in str(no)
-        kept = await self.ledger.job_history(record.job.id) if waits and record is not None else None
+        kept = await self.repository.job_history(record.job.id) if waits and record is not None else None
         if kept is not None:
             return kept
         if no.wants_login:
@@ -155,11 +155,11 @@ NOT_ENDED = "It has not ended. Only what has ended can be started again."
 NO_OPTIONS = "The options of this job are not known: it was started without this Manager. Submit it anew."
 
 
-async def options_of(acting: LeaderElector, kept: JobHistory) -> dict[str, object]:
+async def options_of(leader: LeaderElector, kept: JobHistory) -> dict[str, object]:
     """Returns the options to start a job again with; a problem if it has not ended, or its options are not known."""
     if kept.state is not JobState.ENDED:
         raise HttpProblem(409, NOT_ENDED)
-    record = await acting.ledger.find(kept.id)
+    record = await leader.repository.find(kept.id)
     if record is None or not record.options:
         raise HttpProblem(409, NO_OPTIONS)
     found: dict[str, object] = json.loads(record.options)

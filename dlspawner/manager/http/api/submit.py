@@ -27,7 +27,7 @@ _PREPARED = "The Hub prepares it."
 
 class StartJobHandler(JobResource):
     def starter(self) -> JobStarter:
-        return JobStarter(self.admission, self.leader.ledger, self.leader.hub, self.manager.service.prefix)
+        return JobStarter(self.admission, self.leader.repository, self.leader.hub, self.manager.service.prefix)
 
     async def start(self, wanted: StartRequest) -> None:
         """Starts the server and answers; simultaneous requests for one server run one after the other."""
@@ -51,7 +51,7 @@ class SubmitHandler(StartJobHandler):
         """422 for a name that no new server gets; one that there was already is the Hub's to judge."""
         if not is_server_name(wanted.server):
             named = JobFilter(user=wanted.user, server=wanted.server)
-            if not await self.leader.ledger.page(self.acts(), named, None, 1):
+            if not await self.leader.repository.page(self.acts(), named, None, 1):
                 raise HttpProblem(422, NO_NAME)
 
     def _wanted(self) -> StartRequest:
@@ -100,11 +100,13 @@ class CancelHandler(EndJobHandler):
         await self.end(kept)
 
     async def _cancel_unready(self, kept: JobHistory) -> None:
-        book = self.admission.store
-        coming = await unready_job(book, self.leader.hub, kept.user, kept.server)
+        store = self.admission.store
+        coming = await unready_job(store, self.leader.hub, kept.user, kept.server)
         if coming is None or coming.job.id != kept.id:
             raise HttpProblem(409, RUNS)
-        await book.transact(lambda turn: stop(turn, kept.id, EventReason.CANCELLED, CANCELLED_BEFORE_START))
+        await store.transact(
+            lambda transaction: stop(transaction, kept.id, EventReason.CANCELLED, CANCELLED_BEFORE_START)
+        )
         self.set_status(202)
 
 
@@ -122,9 +124,9 @@ class JobsHandler(SubmitHandler):
     """Lists the jobs that the viewer may see, in pages."""
 
     async def get(self) -> None:
-        viewer, query, desk = self.sees(), self.read_query(JobsQuery), self.admission
-        found = await self.leader.ledger.page(viewer, query.job_filter(), query.cursor, query.limit + 1)
-        told, setting, now = found[: query.limit], self.setting(), desk.store.now()
+        viewer, query, admission = self.sees(), self.read_query(JobsQuery), self.admission
+        found = await self.leader.repository.page(viewer, query.job_filter(), query.cursor, query.limit + 1)
+        told, setting, now = found[: query.limit], self.setting(), admission.store.now()
         more, latest = len(found) > query.limit, await self.latest(told)
         items = [self.shown(kept, setting, now, latest) for kept in told]
         cursor = write_cursor(JobCursor(told[-1].submitted, told[-1].id)) if more else None

@@ -37,7 +37,7 @@ class AdvicePage(PortalPage):
 
     async def get(self) -> None:
         advisor, _ = self.advisor(AccessRight.SEE)
-        run = await self.leader().ledger.read(read_advice)
+        run = await self.leader().repository.read(read_advice)
         state = "none" if run is None else INTERRUPTED if run.state == RUNNING else run.state
         state = RUNNING if advisor.running else state
         self.show_page(

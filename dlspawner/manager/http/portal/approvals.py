@@ -41,15 +41,15 @@ class _ApprovalsPageBase(PortalPage):
     async def show_approvals(self, status: int = 200, problem: str = "", typed: str = "", at: str = "") -> None:
         """The page; ``typed`` is the reason that was written ``at`` a request, when that could not be decided."""
         self.person()
-        viewer, acting, desk = self.viewer(AccessRight.SEE), self.leader(), self.admission()
+        viewer, leader, admission = self.viewer(AccessRight.SEE), self.leader(), self.admission()
         waits = sorted(
-            (one for some in desk.store.requests.values() for one in some if viewer.reaches(one.user, one.team)),
+            (one for some in admission.store.requests.values() for one in some if viewer.reaches(one.user, one.team)),
             key=lambda one: (one.requested, one.id),
         )
         mine = [one for one in waits if admission_approvals.may_decide(viewer, one) is None]
         others = [one for one in waits if admission_approvals.may_decide(viewer, one) is not None]
         after = self.read_query(ApprovalsQuery).cursor
-        decided = await acting.ledger.requests(
+        decided = await leader.repository.requests(
             approvals.visible_requests(viewer, standings=_OVER, after=after, limit=_DECIDED + 1)
         )
         self.show_page(
@@ -57,7 +57,7 @@ class _ApprovalsPageBase(PortalPage):
             status,
             decides=viewer.all or bool(viewer.teams),
             mine=[
-                self._shown(one, admission_approvals.usage_sentence(one, desk.store.cluster_state))
+                self._shown(one, admission_approvals.usage_sentence(one, admission.store.cluster_state))
                 for one in mine[:_SHOWN]
             ],
             mine_more=max(0, len(mine) - _SHOWN),
@@ -83,7 +83,7 @@ class _ApprovalsPageBase(PortalPage):
         id_ = self.get_query_argument("done", "")
         if not id_:
             return None
-        found = await self.leader().ledger.requests(approvals.visible_requests(viewer, id=id_))
+        found = await self.leader().repository.requests(approvals.visible_requests(viewer, id=id_))
         return next((one for one in found if one.by == viewer.name), None)
 
     def _shown(self, request: ApprovalRequest, more: str = "") -> ShownRequest:
@@ -110,7 +110,7 @@ class _DecisionButton(_ApprovalsPageBase):
         self.person()
         viewer, reason = self.viewer(AccessRight.ACT), self.get_body_argument("reason", "")[:LONGEST_REASON]
         try:
-            found = await self.leader().ledger.requests(approvals.visible_requests(viewer, id=id_))
+            found = await self.leader().repository.requests(approvals.visible_requests(viewer, id=id_))
             if not found:
                 raise HttpProblem(404, NOTHING_HERE)
             request = await approvals.requests_of(self.manager, viewer, found[0].job, id_)

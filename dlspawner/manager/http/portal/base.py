@@ -57,15 +57,15 @@ class PortalPage(PageHandler):
 
     def admission(self) -> AdmissionService:
         """Returns the admission service; on another Manager the page says so and reloads by itself."""
-        desk = self.leader().admission
-        if desk is None:
+        admission = self.leader().admission
+        if admission is None:
             raise HttpProblem(503, NOT_YET, {"Refresh": _AGAIN_SECONDS})
-        return desk
+        return admission
 
     async def on_disk(self, read: Callable[[JobStore], T]) -> T:
         """Returns the job store once all of it is in the database, which is read afterwards."""
         try:
-            return await self.admission().store.transact(lambda turn: read(turn.store))
+            return await self.admission().store.transact(lambda transaction: read(transaction.store))
         except NotLeader:
             raise HttpProblem(503, NOT_YET, {"Refresh": _AGAIN_SECONDS}) from None
 
@@ -81,7 +81,7 @@ class PortalPage(PageHandler):
 
     async def kept(self, job: str) -> JobHistory:
         """A job that this reader may see, ended ones too; 404 for any other, whether there is one or not."""
-        found = await self.leader().ledger.visible_job(self.viewer(AccessRight.SEE), job)
+        found = await self.leader().repository.visible_job(self.viewer(AccessRight.SEE), job)
         if found is None:
             raise HttpProblem(404, NO_JOB)
         return found
@@ -138,12 +138,12 @@ def notices_for(
 ) -> list[NoticeView]:
     """Returns the viewer's open notices; none if they are unknown, or for a job's own token."""
     manager, identity = handler.manager, handler.caller
-    desk = manager.leader.admission if manager.leader else None
-    if desk is None or identity.kind is not IdentityKind.USER or own_server(identity) is not None:
+    admission = manager.leader.admission if manager.leader else None
+    if admission is None or identity.kind is not IdentityKind.USER or own_server(identity) is not None:
         return []
-    now, book = manager.now(), desk.store
+    now, store = manager.now(), admission.store
     reader = recipient_of(identity, by_token=handler.by_token)
-    asked = pending_notice(book, identity.name, admin=reader.admin)
+    asked = pending_notice(store, identity.name, admin=reader.admin)
     return [
         NoticeView(
             one.id,
@@ -153,7 +153,7 @@ def notices_for(
             one.keep,
             page(one) or "",
         )
-        for one in (*book.notices.read(reader, now), *asked)
+        for one in (*store.notices.read(reader, now), *asked)
         if one.kind not in besides
     ]
 

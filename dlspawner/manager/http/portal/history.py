@@ -18,12 +18,6 @@ from dlspawner.manager.db import gpu_hours
 from dlspawner.manager.db.gpu_hours import PastJob
 from dlspawner.manager.history.profile import Maxima
 from dlspawner.manager.http.api.history import (
-    _EVERY_SECONDS,
-    _GIB,
-    AMOUNTS,
-    MAXIMA,
-    NOTHING_YET,
-    TITLES,
     UNITS,
     GpuHoursReport,
     Row,
@@ -38,7 +32,7 @@ from dlspawner.manager.http.api.models.responses import SeriesModel
 from dlspawner.manager.http.handlers import HttpProblem
 from dlspawner.manager.http.portal.base import PortalPage, notices_for
 from dlspawner.manager.model.access import AccessRight
-from dlspawner.manager.model.gpu_hours import GpuHoursQuery, GroupBy, gpu_hours_query
+from dlspawner.manager.model.gpu_hours import AMOUNTS, GpuHoursQuery, GroupBy, gpu_hours_query
 
 COLUMN_TITLES = {GroupBy.TEAM: "Team", GroupBy.USER: "Person", GroupBy.GPU_TYPE: "GPU type"}
 NOBODY = "(none)"
@@ -188,7 +182,7 @@ class ClusterHistoryPage(PortalPage):
         self.person()
         now, nodes = self.manager.now(), usage_report.node_statuses(self.admission().store.cluster_state)
         begin = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0) - _HOURS * _HOUR
-        jobs = await self.manager.store.read(lambda connection: gpu_hours.read_past_jobs(connection, begin))
+        jobs = await self.manager.database.read(lambda connection: gpu_hours.read_past_jobs(connection, begin))
         titles = {kind.name: kind.title or kind.name for kind in self.leader().settings.cluster.gpu_types}
         plots = await in_report_thread(_load, jobs, nodes, titles, begin)
         self.show_page("cluster_history.html", plots=plots, every=_HISTORY_EVERY_SECONDS)
@@ -249,6 +243,25 @@ def _of_the_form(problem: str) -> str:
     return re.sub(r"'(since|until|by)'|\b(since|until)\b", lambda one: titles[one[1] or one[2]], problem)
 
 
+TITLES = {
+    "gpu": "GPUs, percent busy",
+    "gpu_memory": "Memory of the GPUs, GiB",
+    "cpu": "Processor, cores",
+    "memory": "Memory, GiB",
+}
+MAXIMA = {
+    "gpu": "Busiest GPU, percent",
+    "gpu_memory": "Memory of the fullest GPU, GiB",
+    "cpu": "Processor, cores",
+    "memory": "Memory, GiB",
+    "network": "Network, MB/s",
+    "disk": "Disk, MB/s",
+    "gpu_util": "GPU, percent",
+    "gpu_mem_util": "GPU memory, percent",
+}
+NOTHING_YET = "It has not run yet."
+_GIB = 2**30
+_USAGE_EVERY_SECONDS = 60  # between two looks of a page that is open
 _UNITS = {"percent": "%", "bytes": "GiB", "cores": "cores"}
 
 
@@ -284,7 +297,7 @@ class UsagePage(PortalPage):
             maxima=[(pod, list(_most(maxima[pod]))) for pod in sorted(maxima)],
             nothing=NOTHING_YET if kept.started is None else "Nothing was measured in this time.",
             now=self.manager.now(),
-            every=_EVERY_SECONDS,
+            every=_USAGE_EVERY_SECONDS,
             told=(),
         )
 

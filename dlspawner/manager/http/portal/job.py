@@ -40,21 +40,21 @@ class JobPage(MyJobsPageBase):
     async def get(self, job: str) -> None:
         self.person()
         words = self.read_query(SearchQuery).search
-        viewer, acting, desk = self.viewer(AccessRight.SEE), self.leader(), self.admission()
+        viewer, leader, admission = self.viewer(AccessRight.SEE), self.leader(), self.admission()
         kept = await self.kept(job)
-        settings, now, record = acting.settings, desk.store.now(), desk.store.records.get(job)
+        settings, now, record = leader.settings, admission.store.now(), admission.store.records.get(job)
         priority = next((one.name for one in settings.cluster.priorities if one.level == kept.priority), "")
         titles = {one.name: one.title for one in settings.templates}
         ports = next((one.ports for one in settings.templates if one.name == kept.template), ())
-        why = desk.explainer.why(record.job, now) if record is not None else ""
+        why = admission.explainer.why(record.job, now) if record is not None else ""
         reads = viewer.reads(kept.user, kept.team)
         happened = (
-            await acting.ledger.read(lambda connection: pod_event_rows.read_pod_events(connection, job))
+            await leader.repository.read(lambda connection: pod_event_rows.read_pod_events(connection, job))
             if reads
             else []
         )
-        latest = await acting.ledger.latest_pod_events([job] if reads and kept.state is JobState.STARTING else [])
-        events = await acting.ledger.history(job)
+        latest = await leader.repository.latest_pod_events([job] if reads and kept.state is JobState.STARTING else [])
+        events = await leader.repository.history(job)
         waits = record is not None and record.is_pending
         may_see_place = viewer.all or viewer.name == kept.user
         row, links = await self._ways(kept)
@@ -89,7 +89,7 @@ class JobPage(MyJobsPageBase):
 
     async def _may_start(self, kept: JobHistory) -> bool:
         """True if *Start again* can work: options known, server without a job, user not blocked."""
-        record = await self.leader().ledger.find(kept.id)
+        record = await self.leader().repository.find(kept.id)
         free = not self.admission().store.on(kept.user, kept.server)
         blocked = kept.user in self.leader().settings.teams.blocked
         return free and not blocked and record is not None and bool(record.options)

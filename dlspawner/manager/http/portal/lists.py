@@ -48,16 +48,16 @@ class QueuePage(PortalPage):
 
     def get(self) -> None:
         self.person()
-        viewer, desk, begin = self.viewer(AccessRight.SEE), self.admission(), self.begin()
-        world, now = desk.store.cluster_state, desk.store.now()
-        looks = desk.explainer
-        order = looks.waiting(now)
+        viewer, admission, begin = self.viewer(AccessRight.SEE), self.admission(), self.begin()
+        world, now = admission.store.cluster_state, admission.store.now()
+        explainer = admission.explainer
+        order = explainer.waiting(now)
         mine = [job for job in order if job.user == viewer.name] if not begin else []
         shown = order[begin : begin + PER_PAGE]
         self.show_page(
             "queue.html",
-            mine=queued_rows(world, now, viewer, mine, looks),
-            waiting=queued_rows(world, now, viewer, shown, looks),
+            mine=queued_rows(world, now, viewer, mine, explainer),
+            waiting=queued_rows(world, now, viewer, shown, explainer),
             count=len(order),
             begin=begin,
             older=begin + PER_PAGE if begin + PER_PAGE < len(order) else None,
@@ -118,11 +118,11 @@ class ClusterPage(PortalPage):
 
     def show_cluster(self, problem: str = "", status: int = 200) -> None:
         self.person()
-        book = self.admission().store
-        nodes = usage_report.node_statuses(book.cluster_state)
-        kinds = [one for one in usage_report.type_statuses(book.cluster_state, nodes) if one.total]
+        store = self.admission().store
+        nodes = usage_report.node_statuses(store.cluster_state)
+        kinds = [one for one in usage_report.type_statuses(store.cluster_state, nodes) if one.total]
         borrowed = Counter[str]()
-        for (_, kind), use in usage_report.usage_by_team(book.cluster_state).items():
+        for (_, kind), use in usage_report.usage_by_team(store.cluster_state).items():
             borrowed[kind] += use.borrowed
         only = self.get_query_argument("type", "")
         self.show_page(
@@ -132,11 +132,11 @@ class ClusterPage(PortalPage):
             borrowed=borrowed,
             only=only,
             nodes=[node for node in nodes if not only or any(one.gpu_type == only for one in node.gpus)],
-            taints={name: room.node.taints for name, room in book.cluster_state.rooms.items()},
-            squares=gpu_squares(book.cluster_state, self.viewer(AccessRight.SEE)),
+            taints={name: room.node.taints for name, room in store.cluster_state.rooms.items()},
+            squares=gpu_squares(store.cluster_state, self.viewer(AccessRight.SEE)),
             closed=[node for node in nodes if node.state != "ready"],
             titles={kind.gpu_type.name: kind.gpu_type.title for kind in kinds},
-            extended={one.name: one.title or one.name for one in book.cluster_state.cluster.extended_resources},
+            extended={one.name: one.title or one.name for one in store.cluster_state.cluster.extended_resources},
             may_change=self.viewer(AccessRight.SEE).all,
             problem=problem,
             path=f"{self.manager.service.prefix}cluster" if problem else "",
@@ -209,7 +209,7 @@ class AllJobsPage(PortalPage):
 
     async def get(self) -> None:
         self.person()
-        viewer, acting = self.viewer(AccessRight.SEE), self.leader()
+        viewer, leader = self.viewer(AccessRight.SEE), self.leader()
         self.admission()
         given = {name: value for name in JobsQuery.model_fields if (value := self.get_query_argument(name, ""))}
         try:
@@ -219,11 +219,11 @@ class AllJobsPage(PortalPage):
             return
         wanted = query.job_filter()
         wanted = replace(wanted, gpu_type="") if wanted.gpu_type == NO_GPUS else wanted
-        found = await acting.ledger.page(viewer, wanted, query.cursor, PER_PAGE + 1)
+        found = await leader.repository.page(viewer, wanted, query.cursor, PER_PAGE + 1)
         last = found[PER_PAGE - 1] if len(found) > PER_PAGE else None
         older = write_cursor(JobCursor(last.submitted, last.id)) if last else ""
         shown = found[:PER_PAGE]
-        how = await acting.ledger.end_details(shown)
+        how = await leader.repository.end_details(shown)
         ends = {
             kept.id: end_sentence(kept.reason, how.get(kept.id, ""), kept.stop)
             for kept in shown
@@ -298,16 +298,16 @@ class QueuedRow:
 
 
 def queued_rows(
-    world: ClusterState, now: datetime, viewer: Viewer, jobs: Sequence[Job], looks: Explainer
+    world: ClusterState, now: datetime, viewer: Viewer, jobs: Sequence[Job], explainer: Explainer
 ) -> tuple[QueuedRow, ...]:
     """These jobs, as this reader may see them."""
-    return tuple(_one(world, now, viewer, job, looks) for job in jobs)
+    return tuple(_one(world, now, viewer, job, explainer) for job in jobs)
 
 
-def _one(world: ClusterState, now: datetime, viewer: Viewer, job: Job, looks: Explainer) -> QueuedRow:
+def _one(world: ClusterState, now: datetime, viewer: Viewer, job: Job, explainer: Explainer) -> QueuedRow:
     mine, knows = job.user == viewer.name, viewer.reaches(job.user, job.team)
     team = world.team(job.team)
-    kind = looks.reason(job, now)
+    kind = explainer.reason(job, now)
     place = 0 if job.state is JobState.STARTING else queue.position(job, world, now)
     return QueuedRow(
         place=place,
@@ -316,8 +316,8 @@ def _one(world: ClusterState, now: datetime, viewer: Viewer, job: Job, looks: Ex
         size=size_text(job),
         preemptible=job.preemptible,
         submitted=job.submitted,
-        why=looks.why(job, now) if mine or (knows and kind in REASONS) else _neutral(kind),
-        estimate=looks.estimate(job, now),
+        why=explainer.why(job, now) if mine or (knows and kind in REASONS) else _neutral(kind),
+        estimate=explainer.estimate(job, now),
         mine=mine,
         who=job.user if knows else "",
         server=job.server if knows else "",

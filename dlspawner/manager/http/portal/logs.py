@@ -24,12 +24,12 @@ _MOST_SHOWN = 256 * 1024  # letters of a page; the file has all
 class LogPage(PortalPage):
     async def get(self, job: str) -> None:
         kept, wish = await self._wanted(job)
-        shelf = self.leader().log_reader
-        if shelf is None:
+        log_reader = self.leader().log_reader
+        if log_reader is None:
             raise HttpProblem(503, NOT_YET)
-        runs = await shelf.runs(job)
+        runs = await log_reader.runs(job)
         run = choose(runs, wish.container, wish.pod, wish.run, wish.previous)
-        found, body = await read_log(shelf, self.person().name, run, wish) if run is not None else (LogText(), "")
+        found, body = await read_log(log_reader, self.person().name, run, wish) if run is not None else (LogText(), "")
         if run is not None and self.get_query_argument("download", ""):
             self._give(job, run, body)
             return

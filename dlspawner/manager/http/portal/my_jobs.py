@@ -11,8 +11,8 @@
 
 A button is answered by a redirect to a page that says what has happened; what the Hub refuses is said in its words.
 
-What runs and waits is in the book, which servers there are is the Hub's to say, and how the last job of one that is
-stopped ended was written down. Where the Hub does not answer, the book's jobs are all that is shown.
+Running and pending jobs come from the job store, the list of servers from the Hub, and the end of a stopped server's
+last job from the database. While the Hub does not answer, only the jobs of the job store are shown.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ NO_HUB = "The Hub does not answer at the moment: jobs that do not run are not sh
 
 class MyJobsPageBase(PortalPage):
     async def show_jobs(self, status: int = 200, **values: object) -> None:
-        person, desk = self.person(), self.admission()
+        person, admission = self.person(), self.admission()
         user = await self.hub_user(person.name)
         facts = await self.facts(person.name, user)
         listed = await self._with_last_words(rows(facts))
@@ -81,54 +81,61 @@ class MyJobsPageBase(PortalPage):
             "my_jobs.html",
             status,
             jobs=[(row, self.links(person.name, row, user)) for row in listed],
-            shares=quota_shares(desk.store.cluster_state, self._teams(person.name, user)),
+            shares=quota_shares(admission.store.cluster_state, self._teams(person.name, user)),
             trouble="" if user is not None else NO_HUB,
             **{"path": "" if self.request.method == "GET" else self.manager.service.prefix, **values},
         )
 
     async def _with_last_words(self, listed: tuple[ServerRow, ...]) -> list[ServerRow]:
         """Returns the rows, the latest failed ones with the last lines of their logs."""
-        shelf, failed = self.leader().log_reader, [row for row in listed if row.outcome == "failed" and row.has_run]
+        log_reader, failed = (
+            self.leader().log_reader,
+            [row for row in listed if row.outcome == "failed" and row.has_run],
+        )
         latest = sorted(failed, key=lambda row: str(row.since), reverse=True)[:_LAST_WORDS]
         words: dict[str, str] = {}
         for row in latest:
-            if shelf is None:
+            if log_reader is None:
                 break
-            run = choose(await shelf.runs(row.job), "", "", None, previous=False)
+            run = choose(await log_reader.runs(row.job), "", "", None, previous=False)
             with contextlib.suppress(HttpProblem):  # many logs are read already
-                log = (await read_log(shelf, self.person().name, run, LogQuery(tail=_LINES)))[1] if run else ""
+                log = (await read_log(log_reader, self.person().name, run, LogQuery(tail=_LINES)))[1] if run else ""
                 words[row.job] = "\n".join(log.rstrip().splitlines()[-_LINES:])
         return [replace(row, last_words=words.get(row.job, "")) for row in listed]
 
     async def facts(self, name: str, user: HubUser | None) -> RowContext:
         """Returns the data behind the rows of a user's jobs."""
-        acting, desk = self.leader(), self.admission()
-        settings, culler, world = acting.settings, acting.culler, desk.store.cluster_state
-        # In a turn: what has just ended is in the database by then, so that no job is missing in both for a moment.
-        records = await self.on_disk(lambda book: latest(book.records, name))
+        leader, admission = self.leader(), self.admission()
+        settings, culler, world = leader.settings, leader.culler, admission.store.cluster_state
+        # In a transaction: a job that has just ended is in the database by then, so that none is missing in both.
+        records = await self.on_disk(lambda store: latest(store.records, name))
         jobs = [one.job for one in records.values()]
         starting = [job.id for job in jobs if job.state is JobState.STARTING]
         policies = [(job.id, culler.evidence.policy(job)) for job in jobs] if culler else []
-        now, running = desk.store.now(), [job for job in jobs if job.state is JobState.RUNNING]
+        now, running = admission.store.now(), [job for job in jobs if job.state is JobState.RUNNING]
         return RowContext(
             user=name,
             titles={one.name: one.title for one in settings.templates},
             servers=user.servers if user is not None else None,
             records=records,
-            looks={
-                server: desk.explainer.explain(one, advises=False) for server, one in records.items() if one.is_pending
+            statuses={
+                server: admission.explainer.explain(one, advises=False)
+                for server, one in records.items()
+                if one.is_pending
             },
             pods=culler.evidence.pods() if culler else {},
-            ended=await acting.ledger.last_ends(name),
+            ended=await leader.repository.last_ends(name),
             teams=settings.teams.titles,
             endpoints={one.name: one.endpoints for one in settings.templates},
             silent=frozenset(name for name in world.closed if not world.rooms[name].node.ready),
             log_dirs={
                 one.name: str(option.default or "") for one in settings.templates if (option := one.option("log_dir"))
             },
-            happened=await acting.ledger.latest_pod_events(starting),
+            happened=await leader.repository.latest_pod_events(starting),
             growing={
-                job.id: desk.explainer.why(job, desk.store.now()) for job in jobs if job.state is JobState.RUNNING
+                job.id: admission.explainer.why(job, admission.store.now())
+                for job in jobs
+                if job.state is JobState.RUNNING
             },
             stops={job.id: stop for job in running if culler and (stop := self._next_stop(culler.evidence, job, now))},
             uses={job.id: gpus_in_use(job, culler.evidence, now) for job in running} if culler else {},
@@ -136,7 +143,7 @@ class MyJobsPageBase(PortalPage):
             terminals=frozenset(one.name for one in settings.templates if one.tells_kernels),
             kept=frozenset(job for job, policy in policies if policy.window is not None),
             gateway=self.manager.ssh_target,
-            has_keys=bool(await self.manager.store.keys(name)),
+            has_keys=bool(await self.manager.database.keys(name)),
             blocked=name in settings.teams.blocked,
         )
 
@@ -162,14 +169,14 @@ class MyJobsPageBase(PortalPage):
 
     async def start_server(self, server: str, options: dict[str, object] | None = None) -> bool:
         """Ask the Hub for a start of one's own; whether it is ready at once. Its no is a sentence on the page."""
-        person, desk = self.person(), self.admission()
+        person, admission = self.person(), self.admission()
         self.viewer(AccessRight.ACT)
-        begun = desk.store.now()
+        begun = admission.store.now()
         try:
             return await self.leader().hub.start_server(person.name, server, options)
         except HubRejected as no:
-            comes = desk.starting_or_pending(person.name, server) is not None
-            if comes and (no.is_there or desk.last_start_of(person.name, server, begun)):
+            comes = admission.starting_or_pending(person.name, server) is not None
+            if comes and (no.is_there or admission.last_start_of(person.name, server, begun)):
                 return False  # it has its place in the queue; what was refused otherwise is not what waits there
             raise HttpProblem(409 if no.status < 500 else 503, str(no)) from no
         except HubError as problem:
@@ -198,7 +205,9 @@ class MyJobsPage(MyJobsPageBase):
         """Returns the sentence on a job that was stopped; links may name any job, so it tells the present state."""
         person, job = self.person(), self.get_query_argument("stopped", "")
         kept = (
-            await self.leader().ledger.visible_job(self.viewer(AccessRight.SEE), job) if JOB_ID.fullmatch(job) else None
+            await self.leader().repository.visible_job(self.viewer(AccessRight.SEE), job)
+            if JOB_ID.fullmatch(job)
+            else None
         )
         if kept is None:
             return ""
@@ -260,8 +269,8 @@ class StartButton(_Button):
 
     async def _start_for(self, kept: JobHistory, options: dict[str, object]) -> None:
         """Starts another user's job: the new job has a page; the Hub shows the start to its user only."""
-        acting = self.leader()
-        starter = JobStarter(self.admission(), acting.ledger, acting.hub, self.manager.service.prefix)
+        leader = self.leader()
+        starter = JobStarter(self.admission(), leader.repository, leader.hub, self.manager.service.prefix)
         _, new = await starter.start(StartRequest(kept.user, kept.server, options))
         self.back(f"jobs/{(new or kept).id}")
 
@@ -416,7 +425,7 @@ class RowContext:
     titles: Mapping[str, str]  # of templates, by name
     servers: Mapping[str, HubServer] | None  # None: the Hub does not answer
     records: Mapping[str, JobRecord]  # what has not ended, by server
-    looks: Mapping[str, QueueStatus]  # of those that wait, by server
+    statuses: Mapping[str, QueueStatus]  # of those that wait, by server
     pods: Mapping[str, naming.PodIdentity]  # by uid
     ended: Mapping[str, LastEnd]  # the last one of each server
     teams: Mapping[str, str]  # titles by name
@@ -493,7 +502,7 @@ def _row(facts: RowContext, name: str, server: HubServer | None) -> ServerRow:
 def _live(facts: RowContext, record: JobRecord, server: HubServer | None) -> ServerRow:
     job, pod = record.job, facts.pods.get(record.pod_uid or "")
     state = ServerState.QUEUED if record.is_pending else _BY_STATE.get(job.state, ServerState.QUEUED)
-    look = facts.looks.get(job.server)
+    look = facts.statuses.get(job.server)
     runs = state is ServerState.RUNNING
     is_late = runs and server is not None and server.pending == "spawn"
     is_ready = runs and (server is None or server.ready) and not is_late

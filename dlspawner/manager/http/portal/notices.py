@@ -40,7 +40,7 @@ class NoticesPageBase(PageHandler):
 
     async def wishes(self) -> NotificationSettings:
         name = self.person().name
-        return (await self.manager.store.read(lambda connection: outbox.read_settings(connection, {name})))[name]
+        return (await self.manager.database.read(lambda connection: outbox.read_settings(connection, {name})))[name]
 
     async def show_notices(
         self, status: int = 200, typed: NotificationSettings | None = None, **values: object
@@ -77,7 +77,7 @@ class NotificationSettingsButton(NoticesPageBase):
             outbox.write_settings(connection, person.name, wanted)
             outbox.put(connection, test if testing else ())
 
-        await self.manager.store.write(save)
+        await self.manager.database.write(save)
         self.redirect(f"{self.manager.service.prefix}notices?done={'tested' if testing else 'saved'}", status=303)
 
     def _problems(self, wanted: NotificationSettings) -> Sequence[str]:
@@ -100,9 +100,11 @@ class KeepAliveButton(NoticesPageBase):
         self.redirect(f"{self.manager.service.prefix}notices")
 
     async def post(self, id_: str) -> None:
-        person, desk = self.person(), self.manager.leader.admission if self.manager.leader else None
+        person, admission = self.person(), self.manager.leader.admission if self.manager.leader else None
         open_ = (
-            desk.store.notices.read(recipient_of(person, by_token=self.by_token), self.manager.now()) if desk else ()
+            admission.store.notices.read(recipient_of(person, by_token=self.by_token), self.manager.now())
+            if admission
+            else ()
         )
         notice = next((one for one in open_ if one.id == id_), None)
         if notice is None:

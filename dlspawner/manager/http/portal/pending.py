@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from dlspawner.core.job import JobState
 from dlspawner.core.units import counted
-from dlspawner.manager.admission.explain import QueueStatus
+from dlspawner.manager.admission.explain import QueueStatus, alternative_text
 from dlspawner.manager.cluster.termination import RUNS, CancelResult, cancel_server_start
 from dlspawner.manager.http.api.base import check_owner, page_path
 from dlspawner.manager.http.handlers import NOTHING_HERE, HttpProblem
@@ -37,20 +37,17 @@ class PendingPageBase(PortalPage):
 class PendingPage(PendingPageBase):
     async def get(self, user: str, server: str) -> None:
         check_owner(self, user, AccessRight.SEE)
-        desk = self.admission()
-        record = desk.starting_or_pending(user, server)
+        admission = self.admission()
+        record = admission.starting_or_pending(user, server)
         if record is not None:
             lost = not record.is_pending and not await self._is_going(user, server)
             if lost or record.is_pending:
-                self._show(user, server, look=desk.explainer.explain(record), lost=lost)
+                self._show(user, server, look=admission.explainer.explain(record), lost=lost)
                 return
-        lives = [
-            one.job.state for one in desk.store.records.values() if (one.job.user, one.job.server) == (user, server)
-        ]
-        if JobState.STARTING in lives or JobState.RUNNING in lives:
+        if any(job.state in {JobState.STARTING, JobState.RUNNING} for job in admission.store.on(user, server)):
             self.redirect(self.hub("spawn-pending", user, server))
             return
-        last = await desk.last_event(user, server)
+        last = await self.leader().repository.last_event(user, server)
         if last is None:
             raise HttpProblem(404, NOTHING_HERE)
         self._show(user, server, ended=end_sentence(*last, None))
@@ -64,10 +61,6 @@ class PendingPage(PendingPageBase):
     def _show(
         self, user: str, server: str, *, look: QueueStatus | None = None, ended: str = "", lost: bool = False
     ) -> None:
-        alternatives = [
-            f"{counted(one.gpus)} of type {one.gpu_type}{', preemptible' if one.preemptible else ''}"
-            for one in (look.advice if look else ())
-        ]
         team = self.admission().store.cluster_state.team(look.job.team) if look else None
         self.show(
             "wait.html",
@@ -79,7 +72,7 @@ class PendingPage(PendingPageBase):
             title=server or "Default server",
             owner=user,
             gpus=counted(look.job.request.gpus) if look and look.job.request.gpus else "",
-            alternatives=alternatives,
+            alternatives=[alternative_text(one) for one in look.advice] if look else [],
             now=self.admission().store.now(),
             page=self.page(user, server),
             form_url=self.hub("spawn", user, server),
@@ -105,5 +98,5 @@ class StartAgainButton(PendingPageBase):
 
     async def post(self, user: str, server: str) -> None:
         check_owner(self, user, AccessRight.ACT)
-        await self.admission().store.transact(lambda turn: log_in(turn, user, server))
+        await self.admission().store.transact(lambda transaction: log_in(transaction, user, server))
         self.redirect(self.page(user, server), status=303)

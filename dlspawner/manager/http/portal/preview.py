@@ -33,8 +33,8 @@ class PreviewPage(PortalPage):
         self.current_user = None
 
     async def post(self) -> None:
-        ticket, desk = self.get_body_argument("ticket", ""), self.admission()
-        known = link.read_preview(self.manager.service.api_token, ticket, desk.store.now().timestamp())
+        ticket, admission = self.get_body_argument("ticket", ""), self.admission()
+        known = link.read_preview(self.manager.service.api_token, ticket, admission.store.now().timestamp())
         if known is None:
             raise HttpProblem(403, STALE_PAGE)
         user, names = known
@@ -44,28 +44,28 @@ class PreviewPage(PortalPage):
             given = None
         if not isinstance(given, dict):
             raise HttpProblem(422, "Options are a JSON object.")
-        teams = desk.store.cluster_state.teams.team_of(user, names)
+        teams = admission.store.cluster_state.teams.team_of(user, names)
         teams = tuple(sorted(teams, key=lambda team: names.index(team.name) if team.name in names else 0))
         server = self.get_body_argument("server", "")
         asked = admission_request(self.leader().settings, teams, user, server, given)
         job: Job | None = None
-        there = any(one.holds for one in desk.store.on(user, server))
+        there = any(one.holds for one in admission.store.on(user, server))
         if not is_server_name(server) or there:
             answer = AdmissionResponse("refuse", "name", (RUNS if there else NO_NAME,))
         elif isinstance(asked, InvalidOptions):
             answer = AdmissionResponse("refuse", "options", asked.sentences)
         else:
-            job, answer = desk.preview(asked)
+            job, answer = admission.preview(asked)
         decision = "approval" if answer.reason == "approval" else answer.decision
         estimator = self.leader().estimator
         estimate = await estimator.preview(job) if job and estimator and decision == "wait" else None
         self.show(
             "preview.html",
             decision=decision,
-            request=_request(job, desk.store.cluster_state.teams.titles) if job else "",
+            request=_request(job, admission.store.cluster_state.teams.titles) if job else "",
             sentences=answer.sentences,
             estimate=estimate,
-            now=desk.store.now(),
+            now=admission.store.now(),
         )
 
 

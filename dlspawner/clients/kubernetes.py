@@ -43,25 +43,6 @@ from dlspawner.no_proxy import reach_directly
 
 log = logging.getLogger(__name__)
 
-# fmt: off
-__all__ = [
-    "CLAIMS",
-    "CONFIG_MAPS",
-    "EVENTS",
-    "LEASES",
-    "NAMESPACES",
-    "NODES",
-    "PODS",
-    "PRIORITY_CLASSES",
-    "SECRETS",
-    "SERVICES",
-    "SERVICE_ACCOUNTS",
-    "VOLUMES",
-    "LogRequest",
-    "ResourceKind",
-]
-# fmt: on
-
 Object = dict[str, Any]
 Objects = list[Object]
 PatchType = Literal["merge", "strategic", "json"]

@@ -223,12 +223,6 @@ def make_plan(  # noqa: PLR0913 - these are the facts of a launch, each from ano
     )
 
 
-def log_dir(wish: LaunchRequest, person: Owner) -> str | None:
-    """Returns the log directory of any launch of these options."""
-    facts = rendering.RenderContext(person.name, "", naming.unix_name(person.account), "", "")
-    return rendering.log_dir(wish.choices, facts, rendering.home_directory(wish.template, facts))
-
-
 def _pod_fragment(launch: LaunchPlan) -> Manifest:
     """Returns the template's part of the pod, with the job's labels and annotations."""
     metadata = launch.rendered.get("metadata", {})

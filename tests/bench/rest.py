@@ -32,7 +32,7 @@ from tornado.web import Application, RequestHandler
 from dlspawner.clients.hub import HubRejected
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.resources import PodRequest, ResourceRequest
-from dlspawner.core.text import amount, time
+from dlspawner.core.text import amount
 from dlspawner.manager.db import jobs
 from dlspawner.manager.http.api.base import page_path
 from dlspawner.manager.http.auth import identify
@@ -78,7 +78,7 @@ def told(row: Any, said: Mapping[str, Any]) -> dict[str, Any]:
         **{"id": row.job, "user": row.user_name, "server": row.server_name, "nodes": json.loads(row.nodes)},
         **{"gpus": amount(row.gpus_milli), "cpu": amount(row.cpu_milli)},
         **{name: getattr(row, name) for name in same},
-        **{name: time(getattr(row, name)) for name in times},
+        **{name: at and at.isoformat().replace("+00:00", "Z") for name in times for at in [getattr(row, name)]},
         **said,
     }
 

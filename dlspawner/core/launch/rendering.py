@@ -174,8 +174,7 @@ def _absolute(path: str, home: str, facts: RenderContext) -> str:
     if "://" in path:
         return path  # an object store's address
     absolute = posixpath.normpath(posixpath.join(home, f".{path[1:]}" if path.startswith("~") else path))
-    # A launch that is only imagined, of a job that has ended, has no directory.
-    if facts.job and in_job_directory(absolute):
+    if in_job_directory(absolute):
         return posixpath.join(job_directory(facts, home), absolute[len(JOB_DIRECTORY) + 1 :]).removesuffix("/")
     return absolute
 

@@ -261,7 +261,7 @@ async def measure_on(world: World, folder: Path, db_url: str, kind: str) -> list
     async with offices(folder, db_url) as office, serving(office, world) as served, bare(served, said) as bare_url:
         await office.make_node("gpu-1", 64)
         office.hub.servers = {(f"user-{number % 500}", f"s{number}") for number in range(JOBS)}
-        await until(lambda: served.book.cluster_state.rooms, "the node is known")
+        await until(lambda: served.book.cluster_state.node_infos, "the node is known")
         await store(served, [job(served, number) for number in range(JOBS)])
         await served.acting.settled()
         assert len(served.book.records) > JOBS * 0.7  # the others have ended

@@ -1,4 +1,4 @@
-"""When to try again and how long to wait before it: the one generator that every retry of the product uses."""
+"""The delays of every retry of the product."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from itertools import count
 
-# Between parts of the product, while somebody waits: seconds before each next try, and the statuses that allow one.
+# For requests between processes of the product, while a user waits: delays in seconds, and the retried statuses.
 FIRST_DELAY, LONGEST_DELAY = 0.1, 2.0
 RETRIED = frozenset({429, 500, 502, 503, 504})
 

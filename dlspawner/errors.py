@@ -1,12 +1,7 @@
-"""The exceptions of the product, in one tree::
+"""The exception for invalid files of the administrator, which every process raises at its start.
 
-    DLSpawnerError
-    └── InvalidConfiguration    the files of the administrator are wrong: carries every problem, stops the start
-
-    dlspawner.spawner.Refused   a launch was refused in a sentence; lives there because it has to be one of JupyterHub's
-
-Decisions are values, not exceptions (``core.decisions``). Each owner of an outside thing translates that thing's
-errors at once and keeps its own small tree beside itself. This module imports nothing, so everybody may import it.
+Decisions are values, not exceptions (``core.decisions``). Each client of a foreign API translates the errors of that
+API at once and defines its exceptions beside itself; `spawner.kube.errors.StartRefused` is an exception of JupyterHub.
 """
 
 from __future__ import annotations
@@ -17,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    """One thing that is wrong in a file: where a person looks for it, and a sentence."""
+    """A mistake in a file: its place, and a sentence."""
 
     file: str
     line: int
@@ -28,12 +23,8 @@ class Problem:
         return f"{self.file}:{self.line}: {self.path}: {self.sentence}"
 
 
-class DLSpawnerError(Exception):
-    """The root of the tree."""
-
-
-class InvalidConfiguration(DLSpawnerError):
-    """The configuration can not be used; ``problems`` are all of them, in the order of the files."""
+class InvalidConfiguration(Exception):
+    """The configuration can not be used; ``problems`` has all mistakes, in the order of the files."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)

@@ -1,10 +1,9 @@
-"""Settings that a program does not have, and numbers that are none.
+"""Rejects unknown settings and numbers that are not finite, so that a program does not start with them.
 
-traitlets warns about an unknown setting and goes on without it: with a slip in the name of what keeps somebody out, or
-unused jobs from holding GPUs, it does not. Here it is a reason not to start. So is `nan`, which is within any bounds
-and switches off whatever waits for so long.
+traitlets only warns about an unknown setting: a misspelled name would silently switch off an access rule, or the
+culling of unused jobs. `nan` is within any bounds and would switch off a time-out.
 
-Sentences name settings and never repeat a value, or a word that may be one: it may be a password.
+Sentences name settings and never repeat a value, or a word that may be a value: it may be a password.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ ALL = "--help-all tells all that there are"
 
 
 class Float(traitlets.Float[float, float]):
-    """A number that is one, and not infinite."""
+    """A finite number."""
 
     info_text = "a finite number"
 

@@ -1,4 +1,4 @@
-"""How late an event loop is: what no task of it can see of itself, because it is late as well."""
+"""Measures the lag of an event loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LOOK_SECONDS = 0.5
 
 
 async def watch_loop(observe: Callable[[float], object]) -> None:
-    """Tell ``observe`` twice a second, until cancelled, by how many seconds the running loop was late."""
+    """Passes the lag of the running loop in seconds to ``observe``, twice a second, until cancelled."""
     clock = asyncio.get_running_loop().time
     while True:
         due = clock() + _LOOK_SECONDS

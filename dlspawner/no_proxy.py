@@ -1,7 +1,7 @@
-"""Proxy variables lead out of a cluster, not to its own API server, which kubernetes_asyncio asks as they say.
+"""Exempts the cluster's own API server from proxy variables, which are for addresses outside the cluster.
 
 aiohttp obeys ``http_proxy`` and the like only with ``trust_env``; of the libraries that the product uses inside a
-cluster kubernetes_asyncio alone asks for that.
+cluster only kubernetes_asyncio sets it.
 """
 
 from __future__ import annotations

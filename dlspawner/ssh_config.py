@@ -7,9 +7,9 @@ editors list what stands there and a login names its server (``alice+train``). A
 The same text is made by the Manager, for a download, and by the command line, from the Manager's data: a file that
 OpenSSH runs programs from is put together on the person's machine, out of values that can name none.
 
-Which keys prove who one is, is left to the person. The gateway's host key is pinned in a file of its own, under the
-name that OpenSSH itself would look it up by, so that ``ssh -p 2222 alice+train@gateway`` may use that file, too. A key
-that is to follow it is learned from the gateway, which OpenSSH does by itself only in files of its own choice.
+The user chooses the keys of the login. The gateway's host key is pinned in a separate file, under the name by which
+OpenSSH looks it up, so that ``ssh -p 2222 alice+train@gateway`` may use that file, too. ``UpdateHostKeys`` lets OpenSSH
+learn the next host key from the gateway; its default is off where ``UserKnownHostsFile`` is set.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Unwritable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SshAccessConfig:
-    """Who, through which gateway, to which servers; ``host_keys`` are its public keys, as ``type base64``."""
+    """A user, the gateway's address and the user's servers; ``host_keys``: its public keys, as ``type base64``."""
 
     user: str
     host: str
@@ -53,7 +53,7 @@ def alias(server: str) -> str | None:
 
 
 def is_place(login: str) -> bool:
-    """Whether this is ``USER@HOST`` of names that a configuration can hold: neither is an option, or runs anything."""
+    """True for a ``USER@HOST`` that a configuration can hold: neither part is an option, or runs a program."""
     user, _, host = login.rpartition("@")
     return bool(_USER.fullmatch(user) and _HOST.fullmatch(host))
 
@@ -105,7 +105,7 @@ def _word(text: str) -> str:
 
 
 def _place(access: SshAccessConfig) -> str:
-    """What OpenSSH calls the gateway in a file of known hosts."""
+    """Returns the gateway's name in OpenSSH's files of known hosts."""
     return access.host if access.port == 22 else f"[{access.host}]:{access.port}"
 
 

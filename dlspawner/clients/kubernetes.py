@@ -15,8 +15,6 @@ dropped at once, so that one answer never holds the event loop for long (FACTS 3
 
 Refused: the package's generated calls and models. Models sent to another flavour of the package silently become
 snake_case JSON (FACTS 14), and a resource is just a path.
-
-`ResourceKind` and the constants name the resources of the Kubernetes API as in its paths. PURE.
 """
 
 from __future__ import annotations
@@ -43,30 +41,12 @@ from dlspawner.no_proxy import reach_directly
 
 log = logging.getLogger(__name__)
 
-# fmt: off
-__all__ = [
-    "CLAIMS",
-    "CONFIG_MAPS",
-    "EVENTS",
-    "LEASES",
-    "NAMESPACES",
-    "NODES",
-    "PODS",
-    "PRIORITY_CLASSES",
-    "SECRETS",
-    "SERVICES",
-    "SERVICE_ACCOUNTS",
-    "VOLUMES",
-    "LogRequest",
-    "ResourceKind",
-]
-# fmt: on
-
 Object = dict[str, Any]
 Objects = list[Object]
 PatchType = Literal["merge", "strategic", "json"]
 
 PAGE = 200
+DEADLINE_SECONDS = 30.0
 # The server ends a watch after this long; a connection that died silently is noticed a little later.
 WATCH_SECONDS = 240
 _IN_CLUSTER_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -128,7 +108,7 @@ class KubernetesClient:
 
     @classmethod
     async def connect(cls, kubeconfig: str | Path | None = None) -> Self:
-        """Connects by a kubeconfig file (argument, else ``$KUBECONFIG``), else by the pod's service account.
+        """Connects by kubeconfig files (argument, else ``$KUBECONFIG``), else by the pod's service account.
 
         Reads files only: an API server that is down is noticed at the first call.
         """
@@ -140,7 +120,8 @@ class KubernetesClient:
                 await kubernetes_config.load_kube_config(
                     config_file=str(path), client_configuration=configuration, persist_config=False
                 )
-                namespace = _context_namespace(Path(path))
+                _, current = kubernetes_config.list_kube_config_contexts(str(path))
+                namespace = current["context"].get("namespace") or "default"
             else:
                 kubernetes_config.load_incluster_config(client_configuration=configuration)
                 namespace = _IN_CLUSTER_NAMESPACE.read_text(encoding="utf-8").strip()
@@ -419,15 +400,6 @@ async def _chunks(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 def _identity(item: Object) -> Object:
     kept = {key: item["metadata"].get(key) for key in ("namespace", "name", "uid")}
     return {"metadata": {key: value for key, value in kept.items() if value is not None}}
-
-
-def _context_namespace(path: Path) -> str:
-    document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    contexts = {entry["name"]: entry["context"] for entry in document.get("contexts") or []}
-    return str(contexts.get(document.get("current-context"), {}).get("namespace") or "default")
-
-
-DEADLINE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)

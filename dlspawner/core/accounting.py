@@ -1,16 +1,16 @@
-"""GPU-hours of jobs, by day: what was asked for, what was held, and what culling gave back.
+"""GPU-hours of jobs, by day: requested, allocated, and reclaimed by culling.
 
-Counted are, for a job with GPUs, at each moment those that it asked for then:
+For a job with GPUs, at each moment the GPUs of its request at that moment count as
 
-* *asked*: its GPUs, from submit until it ends, whether it waits or holds them;
-* *held*: its GPUs, from being let in until its pods are gone (the states that hold); what waits again after a
-  preemption holds nothing meanwhile;
-* *reclaimed*: its GPUs, after it was stopped for being unused: until its user requests the server again, a day at most.
-  How long it would have run is unknown; a user who does not miss it for a day would have left it idle that long.
+* *requested*, from submit until it ends, waiting or running;
+* *allocated*, from admission until its pods are gone (`JobState.holds`); a job that waits again after a preemption has
+  none meanwhile;
+* *reclaimed*, after it was stopped as idle, until its user requests the server again, a day at most. How long it would
+  have run is unknown; without a request for a day, it would have been idle that long.
 
-Days are those of UTC. Spans may overlap in any way: each job is counted for itself. Events with times that go
-backwards, after a clock was set, count as if nothing had passed in between. Amounts are milli-GPU-seconds, rounded once
-for each job and day, so that what was written down for good and what is worked out anew are the same number.
+Days are those of UTC. Spans may overlap: each job is counted by itself. If times of events go backwards, after a clock
+was set, no time passes between them. Amounts are milli-GPU-seconds, rounded once for each job and day, so that stored
+and recomputed amounts are equal.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _Held = tuple[int, Span]  # milli-GPUs, and when
 
 @dataclass(frozen=True, slots=True)
 class GpuTime:
-    """Milli-GPU-seconds. ``used`` is what the GPUs computed, of what is ``measured``: held while that was known."""
+    """Milli-GPU-seconds. ``measured``: allocated with known utilisation; ``used``: the part of it that computed."""
 
     requested: int = 0
     allocated: int = 0
@@ -66,16 +66,15 @@ NONE = GpuTime()
 class JobTimeline:
     """One job: milli-GPUs, and its steps in their order.
 
-    ``sizes``: the milli-GPUs at each step, where they were not the same all the time.
-    ``since``: what was before is counted already. ``culled``: it was stopped for being unused; ``again``: when its
-    person next asked for the server.
+    ``sizes``: the milli-GPUs at each step, if they changed. ``since``: earlier time is counted already. ``culled``: it
+    was stopped as idle; ``requested_again``: when its user next requested the server.
     """
 
     gpus: int
     steps: tuple[Step, ...]
     since: datetime | None = None
     culled: bool = False
-    requeued: datetime | None = None
+    requested_again: datetime | None = None
     sizes: tuple[int, ...] = ()
 
 
@@ -91,7 +90,7 @@ def by_day(span: Span) -> Iterator[tuple[date, timedelta]]:
 
 
 def requested(life: JobTimeline, until: datetime) -> list[_Held]:
-    """When a job asked for GPUs or held them."""
+    """Returns the spans in which a job requested GPUs or held them."""
     none = {JobState.ENDED, JobState.SUBMITTED}
     return [(gpus, span) for gpus, span, state in _stays(life, until) if state not in none]
 
@@ -101,7 +100,7 @@ def allocated(life: JobTimeline, until: datetime) -> list[_Held]:
 
 
 def _stays(life: JobTimeline, until: datetime) -> Iterator[tuple[int, Span, JobState]]:
-    """For how long it was in which state, with how many GPUs; the last one lasts ``until``."""
+    """Yields GPUs, span and state of each step; the last one lasts ``until``."""
     latest: datetime | None = None
     state, gpus = JobState.SUBMITTED, life.gpus
     for (at, found), size in zip(life.steps, life.sizes or repeat(life.gpus), strict=False):
@@ -114,7 +113,7 @@ def _stays(life: JobTimeline, until: datetime) -> Iterator[tuple[int, Span, JobS
 
 
 def queued(life: JobTimeline, until: datetime) -> list[Span]:
-    """When a job was in the queue."""
+    """Returns the spans in which a job was in the queue."""
     return [span for _, span, state in _stays(life, until) if state is JobState.QUEUED]
 
 
@@ -150,11 +149,11 @@ def means(
 
 
 def reclaimed(life: JobTimeline, until: datetime) -> list[_Held]:
-    """When its GPUs were free because it had been culled."""
+    """Returns the span in which its GPUs were free because it had been culled."""
     if not life.culled or not life.steps or life.steps[-1][1] is not JobState.ENDED:
         return []
     ended = max(at for at, _ in life.steps)
-    return [(life.gpus, (ended, min(until, ended + MISSED, life.requeued or until)))]
+    return [(life.gpus, (ended, min(until, ended + MISSED, life.requested_again or until)))]
 
 
 def final_gpu_time(life: JobTimeline) -> dict[date, GpuTime]:

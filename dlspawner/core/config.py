@@ -1,8 +1,8 @@
 """The cluster and its teams as values: the contents of ``cluster.yaml`` and ``teams.yaml``.
 
-Amounts are integers: CPU in thousandths (``cpu_milli``), memory in bytes, GPUs as people write them; decisions
-count in milli-GPUs (``amounts``). Nothing here knows a file format;
-``dlspawner.settings`` reads and checks the files, all other modules receive these values.
+Amounts are integers: CPU in thousandths (``cpu_milli``), memory in bytes, GPUs as in the files; decisions count in
+milli-GPUs (``units``). Nothing here knows a file format: ``dlspawner.settings`` reads and checks the files, all other
+modules receive these values.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Decisions as values: what the core answers when it is asked whether a job may start.
+"""Decisions as values: the core's answers to the question if a job may start.
 
-Every decision has a ``reason`` from one closed list, which is what logs and metrics say (``reason=team-quota``), and a
-sentence for the person, which says what would have worked.
+Every decision has a ``reason`` from one closed list, for logs and metrics (``reason=team-quota``), and a sentence for
+the user, which names a request that would have worked.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ JOB_ENDED = 422
 
 
 class Reason(Enum):
-    """Why; the values are what the log line, the metrics and the API say."""
+    """The reason of a decision; logs, metrics and the API have the values."""
 
     ADMITTED = "fits"
     # it can start when others are stopped
@@ -44,7 +44,7 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """The job may start. ``nodes``: where each of its pods fits; what else is decided assumes that they go there."""
+    """The job may start. ``nodes``: of each of its pods, as later decisions assume."""
 
     nodes: tuple[str | None, ...]
     reason: Reason = Reason.ADMITTED
@@ -52,7 +52,7 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """The job may start on ``nodes`` when the jobs with these ids are gone; without any, when those that leave are."""
+    """The job may start on ``nodes`` when the victims, by id, are gone; without victims, when terminating jobs are."""
 
     victims: tuple[str, ...]
     nodes: tuple[str, ...]
@@ -61,7 +61,7 @@ class Preempt:
 
 @dataclass(frozen=True, slots=True)
 class MustWait:
-    """The job waits. ``position`` counts from 1 among those that wait for the same; ``until``: not before then."""
+    """The job waits. ``position``: from 1, in its queue; ``until``: it cannot start before."""
 
     reason: Reason
     sentence: str
@@ -71,7 +71,7 @@ class MustWait:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The job can never start like this. ``maximum``: milli-GPUs that could, where the number is what is wrong."""
+    """The job can never start like this. ``maximum``: the milli-GPUs that could, if it requests too many."""
 
     reason: Reason
     sentence: str
@@ -134,7 +134,7 @@ EngineVerdict = EngineWaits | EngineAdmits | EngineEvicts
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A job probably starts between these; ``jobs``: how many ended ones say how long such jobs run."""
+    """The probable range of a job's start; ``jobs``: the number of ended jobs behind the run times."""
 
     earliest: datetime
     latest: datetime

@@ -1,4 +1,4 @@
-"""The ways into a job, as people use them. PURE: the Hub's pages, the Manager's and its REST resources say the same."""
+"""Commands and addresses for the endpoints of a job, on the Hub's pages, the Manager's and in REST. PURE."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ Target = tuple[str, int]  # the gateway's host and port as people type them
 
 
 def read_target(address: str) -> Target | None:
-    """The gateway's ``host``, ``host:port`` or ``[address]:port``; ``None`` where there is no gateway."""
+    """Reads ``host``, ``[address]``, ``host:port`` or ``[address]:port``; ``None`` where there is no gateway."""
     if not address:
         return None
     host, separator, port = address.rpartition(":")
-    return (host.strip("[]"), int(port)) if separator and port.isdecimal() else (address, 22)
+    return (host.strip("[]"), int(port)) if separator and port.isdecimal() else (address.strip("[]"), 22)
 
 
 def ssh_login(user: str, server: str) -> str:
-    """The gateway's login name; it splits at the last ``+``, so a user name that has one says so with another."""
+    """Returns the gateway's login name, which is split at the last ``+``: a user name with a ``+`` gets another one."""
     return f"{user}+{server}" if server or "+" in user else user
 
 

@@ -1,19 +1,18 @@
-"""Idle: may this job be stopped because it is unused?
+"""Idleness: decides if a running job is kept, its user is warned, or it is stopped.
 
-A job is idle since the last thing that counts as use. Rules:
+A job is idle since its last use. Rules:
 
-* Every kind of evidence that its template counts must say so: every GPU below the threshold for the *whole* window, no
+* Every activity source that its template counts must be idle: every GPU below the threshold for the *whole* window, no
   busy kernel, no HTTP, kernel or terminal activity, no SSH bytes. Time without evidence counts as use: a GPU is idle
-  only from the moment since which its samples are without a gap.
-* Missing or stale metrics never stop a job, neither do reports of kernels or of SSH sessions that cease or never began
-  where they should be. Only the lifetime does not care.
+  only from the time since which its samples have no gap.
+* Missing or stale metrics never stop a job, nor do missing reports of kernels or SSH sessions. Only the lifetime
+  ignores activity.
 * An open but silent SSH session protects for a bounded time. So does the button *keep alive*, counted from the last
-  real use: pressing it again does not add up.
-* TensorBoard: an open tab asks again and again by itself. A template may say for how long HTTP counts alone; a job that
-  writes the logs which are shown counts as use (``watched``).
-* No job is stopped without a warning. There are warnings at 50 % and 90 % of the window, and a stop only when the
-  second one has stood for a tenth of the window (at most 30 minutes). So a clock that jumps, or a Manager that was
-  away, stops nothing by itself.
+  use: pressing it again adds no time.
+* TensorBoard: an open tab sends requests by itself. A template may limit the time for which HTTP alone counts; a
+  running job that writes the displayed logs counts as use (``watched``).
+* No job is stopped without warnings at 50 % and 90 % of the window, and the second one must be a tenth of the window
+  old (at most 30 minutes). So neither a clock that jumps nor a Manager that was away stops a job.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from dlspawner.core.config import Culling, IdleWindows
 from dlspawner.core.template import ActivitySource, IdlePolicy
 
 WARNINGS = (50, 90)  # percent of the window, or of the lifetime
-SSH_REPORT_TIMEOUT = timedelta(minutes=3)  # a gateway of which nothing was heard for so long; it tells once a minute
+SSH_REPORT_TIMEOUT = timedelta(minutes=3)  # without a report of a gateway, which sends one a minute
 _LONGEST_STAND = timedelta(minutes=30)
 
 
@@ -54,7 +53,7 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True)
 class SentWarning:
-    """A warning that a person was given: when, at how many percent, of what."""
+    """A sent warning: its time, percent of the period, and cause."""
 
     at: datetime
     percent: int
@@ -63,14 +62,13 @@ class SentWarning:
 
 @dataclass(frozen=True, slots=True)
 class JobActivity:
-    """Everything that is known of a job's use. ``None`` where nothing of a kind was ever seen.
+    """The known activity of a job; ``None`` without any evidence of a kind.
 
-    ``tells_kernels``: it is a notebook server, which should tell of its kernels. ``kernel_report`` is when the pod last
-    said anything of them, ``kernel_busy`` when it last said that one is.
-    ``tells_ssh``: people can log in by SSH, so gateways should tell of their sessions; ``ssh_report`` is when one last
-    said anything, ``ssh`` the last byte of a session, ``ssh_open`` whether there is one; ``kept`` when *keep alive* was
-    last pressed; ``watched`` when a job last ran that writes the logs which this one shows. All ``gpu_count`` GPUs must
-    be known before any of them counts as idle.
+    ``tells_kernels``: it is a notebook server, which should report its kernels; ``kernel_report``: the time of the last
+    report, ``kernel_busy``: of the last one with a busy kernel. ``tells_ssh``: it has SSH, so gateways should report
+    their sessions; ``ssh_report``: the time of the last report, ``ssh``: of the last byte of a session, ``ssh_open``:
+    a session exists. ``kept``: when *keep alive* was last pressed; ``watched``: when a job last ran that writes the
+    logs which this one shows. No GPU counts as idle unless all ``gpu_count`` GPUs are known.
     """
 
     started: datetime
@@ -108,7 +106,7 @@ class KeepJob:
 
 @dataclass(frozen=True, slots=True)
 class WarnUser:
-    """The person is to be told, once for ``percent``, that the job will be stopped at ``stop_at``."""
+    """The user is to be warned, once for ``percent``, that the job will be stopped at ``stop_at``."""
 
     percent: int
     why: Cause
@@ -129,7 +127,7 @@ IdleDecision = KeepJob | WarnUser | StopJob
 
 
 def idle_rule_of(template: IdlePolicy, team: IdleWindows, culling: Culling, preemptible: bool) -> IdleRule:
-    """The windows of a job: its template's, else its team's, else the cluster's.
+    """Returns the windows of a job: its template's, else its team's, else the cluster's.
 
     A preemptible job has the first window for preemptible jobs in that order, else the ordinary window.
     """
@@ -163,7 +161,7 @@ def gpu_use(
 
 
 def merge_samples(old: GpuUse | None, new: GpuUse | None, culling: Culling) -> GpuUse | None:
-    """One GPU's use from what was known and what was seen since; what is before a gap is forgotten."""
+    """Merges the known and the new use of one GPU; samples before a gap are dropped."""
     if old is None or new is None:
         return new or old
     if new.since - old.last > culling.metrics_age:
@@ -191,7 +189,7 @@ def evaluate(activity: JobActivity, policy: IdleRule, now: datetime) -> IdleDeci
 
 
 def idle_since(activity: JobActivity, policy: IdleRule, now: datetime) -> datetime | None:
-    """When the job was last used, never later than now; ``None`` where what counts is not known."""
+    """Returns the time of the last use, at most ``now``; ``None`` if a counted activity source is unknown."""
     real = _last_use(activity, policy, now)
     if real is None or activity.kept is None:
         return real

@@ -28,7 +28,7 @@ class JobState(Enum):
         return self is _RUNNING or self is _STARTING or self is _STOPPING
 
 
-# Asked so often that even looking them up in the class would be seen.
+# Members of the enum by global names: attribute look-ups in the class would be measurable.
 _QUEUED, _STARTING, _RUNNING, _STOPPING = JobState.QUEUED, JobState.STARTING, JobState.RUNNING, JobState.STOPPING
 
 
@@ -45,11 +45,11 @@ class Permissions:
 class Job:
     """One launch on a named server. ``priority`` is the level's number.
 
-    ``submitted`` is its first submit time, also after a requeue; ``started`` is since when it runs, ``None`` before.
-    ``nodes``: one for each pod, ``None`` for what is not known; of a waiting job what it was promised. ``notice`` is
-    when a victim will be stopped, ``idle`` that it is known to be unused, ``approved`` that soft caps do not count,
-    ``exempt_from_quota`` that there was no quota when it started, or no admission: no quota takes away its GPUs.
-    ``refused`` is the Hub's own sentence why it does not start it as things are. ``ports``: the host's, of each pod.
+    ``submitted`` is its first submit time, also after a requeue; ``started`` is the time since which it runs, ``None``
+    before. ``nodes``: one for each pod, ``None`` if unknown; of a waiting job, its reservation. ``notice``: when a
+    victim will be stopped; ``idle``: known to be unused; ``approved``: soft caps do not apply; ``exempt_from_quota``:
+    started without a quota, or without admission, so that no quota takes away its GPUs. ``inadmissible``: the Hub's
+    sentence on why it cannot start the job as it is. ``ports``: the host's, of each pod.
     """
 
     id: str
@@ -93,6 +93,6 @@ class Job:
         return self.state is _QUEUED and bool(self.nodes)
 
     @property
-    def promised(self) -> int:
+    def reserved_gpus(self) -> int:
         """Milli-GPUs of its reservation; they are counted for its team and its user already."""
         return self.request.gpus if self.reserved else 0

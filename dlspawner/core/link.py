@@ -1,10 +1,10 @@
-"""The proof of the Hub to the Manager that it is the Hub.
+"""The credentials of the Hub at the Manager: a token for its requests, and signed tickets for previews of the form.
 
-Both hold the Manager's service token: the Hub gave it. The Hub does not show that token, which would let any server
-at the Manager's address act as the Manager at the Hub, but one derived from it, good for nothing else.
+Both processes have the Manager's service token. The Hub sends a token that is derived from it: the service token would
+let any server at the Manager's address act as the Manager at the Hub.
 
-Refused: a secret more to make, mount and rotate; and a token that the Manager would have to ask the Hub about, while
-the Hub waits for the Manager's answer.
+Refused: another secret to create, mount and rotate; a token that the Manager verifies at the Hub, while the Hub waits
+for the Manager's answer.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ def derive_hub_token(service_token: str) -> str:
 
 
 def sign_preview(service_token: str, user: str, teams: tuple[str, ...], until: float) -> str:
-    """A ticket for the form, the Hub's page: the service answers its owner's previews until then, without a login.
+    """Returns a ticket for the Hub's form: until then the Manager answers previews of this user without a login.
 
-    Logins at the service are for its own pages. The ticket is good for nothing else, and holds no secret.
+    The ticket permits nothing else, and contains no secret.
     """
     told = json.dumps([user, teams, int(until)])
     return f"{_mac(service_token, told)} {told}"
 
 
 def read_preview(service_token: str, ticket: str, now: float) -> tuple[str, tuple[str, ...]] | None:
-    """The user and teams of a ticket; ``None`` for one that is not ours or too old."""
+    """Returns the user and teams of a ticket; ``None`` for an invalid or expired one."""
     mac, _, told = ticket.partition(" ")
     if not hmac.compare_digest(mac.encode(), _mac(service_token, told).encode()):
         return None

@@ -1,8 +1,7 @@
-"""Nodes, and which pods may be on them: labels, taints, cordons.
+"""Nodes, and the labels, taints and cordons that decide which pods they take.
 
-A ``NodePlacement`` is what a *final* pod manifest demands of its node. It says as much of Kubernetes' node selection as
-the Manager needs to know which nodes to look at; the scheduler has the last word. Left to it: affinity between pods,
-preferences, volumes, ports.
+A ``NodePlacement`` has the demands of a *final* pod manifest on its node, as far as the Manager needs them to choose
+candidates. The scheduler has the last word, and alone decides about affinity between pods, preferences, volumes, ports.
 
 https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/
 """

@@ -49,7 +49,7 @@ _KINDS = (
     ("taint", "reserved or out of service"),
     ("unschedulable", "closed for new jobs"),
     ("not ready", "out of service"),
-    ("pod affinity", "out of reach of the job's storage"),  # the only one that jobs have: core.placement
+    ("pod affinity", "out of reach of the job's storage"),  # the only one that jobs have: launch.pod
     ("anti-affinity", "kept apart from other pods"),
     ("topology spread", "kept apart from other pods"),
     ("node affinity", "of another kind"),

@@ -8,9 +8,9 @@
 * What looks like a GPU, or is of a known GPU vendor, and is of no type is refused, and so are claims of
   devices by another template than those of GPU types.
 
-https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
+`strip_manifest` keeps the fields that the Manager needs: no environment, no token, no command.
 
-What the Manager needs to know of a pod's manifest, and nothing else of it: no environment, no token, no command.
+https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
 """
 
 from __future__ import annotations
@@ -376,7 +376,7 @@ _OF_CONTAINER = ("name", "resources", "restartPolicy")
 
 
 def strip_manifest(pod: Manifest) -> dict[str, Any]:
-    """The part of a pod that ``charge`` and ``read_placement`` read: the same cost, wherever it is computed."""
+    """Returns the part of a pod that `request_of` and `read_placement` read; its resource request is the same."""
     spec: Mapping[str, Any] = pod.get("spec") or {}
     kept = {key: spec[key] for key in _OF_SPEC if spec.get(key)}
     affinity = (spec.get("affinity") or {}).get("nodeAffinity")

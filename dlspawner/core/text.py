@@ -1,20 +1,12 @@
-"""Turns texts of Kubernetes into words for users: names of resources, short quotations, lists.
+"""Texts for users: quotations, names of resources, amounts, times, lists. PURE.
 
-A quotation is what a person's own program, or an administrator's own rule, has written: one short line of it, without
-anything that looks like a token. What Kubernetes itself writes is not quoted, but for the words of a scheduler that
-nothing is known of; the modules that use these functions read the facts in it and say them in their own words.
-
-Amounts and times as every answer in JSON has them: whole units as numbers, times in UTC that end in ``Z``.
-
-How a notice reads: its text with the time in it, for terminals and for pages.
-
-``{when}`` in a text is where the time goes; a text without it gets the time behind. JupyterLab does the same in the
-reader's own time zone (``jupyter_extension``).
-
-Text of other people's choosing, shown so that nothing hides in it. PURE.
-
-Names, titles and reasons may hold any text. HTML's own characters are the templates' to escape;
-here it is about letters that show nothing or turn around what stands beside them, and those that no page can hold.
+* A quotation is one short line that a user's program or an administrator's rule has written, without anything that
+  looks like a token. Text of Kubernetes itself is not quoted, except the message of an unknown scheduler; modules that
+  use these functions read the facts in it and report them in their own words.
+* ``{when}`` marks the place of the time in a notice; a notice without it ends with the time. JupyterLab does the same
+  in the reader's time zone (``jupyter_extension``).
+* Names, titles and reasons may hold any characters. Templates escape those of HTML; `escape_hidden` spells out
+  characters that are invisible, change the direction of writing, or are not allowed in a page.
 """
 
 from __future__ import annotations
@@ -23,7 +15,6 @@ import re
 import signal
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import overload
 
 ASK = "ask an administrator"
 
@@ -34,6 +25,7 @@ AS_REQUESTED_NEVER = "Queued, but it cannot start as requested."
 
 # JupyterHub's tokens are 32 characters, a service account's are hundreds.
 _SECRET = re.compile(r"[A-Za-z0-9_+/=-]{32,}(?:\.[A-Za-z0-9_+/=-]+)*")
+_LONGEST_QUOTATION = 200  # characters
 _SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # a terminal's colours and cursor
 _PLAIN = {
     "cpu": "CPUs",
@@ -48,7 +40,7 @@ _PLAIN = {
 }
 
 
-def quoted(text: str, longest: int = 200) -> str:
+def quoted(text: str, longest: int = _LONGEST_QUOTATION) -> str:
     """The beginning of what a rule says, on one line."""
     flat = _flat(text)
     return flat if len(flat) <= longest else flat[: longest - 1] + "…"
@@ -66,7 +58,7 @@ _DISKS = (
 )
 
 
-def last_words(text: str, longest: int = 200) -> str:
+def last_words(text: str) -> str:
     """Returns the last words of a failed container: from its last error on, else the end, without later chatter."""
     lines = [line for line in _SEQUENCE.sub("", text).splitlines() if line.strip()]
     while len(lines) > 1 and _CHATTER.match(lines[-1]):
@@ -74,9 +66,9 @@ def last_words(text: str, longest: int = 200) -> str:
     for number, line in reversed(list(enumerate(lines))):
         ends_traceback = number and lines[number - 1][0].isspace() and not line[0].isspace()
         if ends_traceback or _ERROR.match(line):
-            return quoted("\n".join(lines[number:]), longest)
+            return quoted("\n".join(lines[number:]))
     flat = _flat("\n".join(lines))
-    return flat if len(flat) <= longest else f"… {flat[-longest:]}"
+    return flat if len(flat) <= _LONGEST_QUOTATION else f"… {flat[-_LONGEST_QUOTATION:]}"
 
 
 def without_last_words(sentence: str) -> str:
@@ -134,17 +126,6 @@ def _count(count: int, unit: str) -> str:
 def amount(milli: int) -> int | float:
     """Thousandths as people count."""
     return milli // 1000 if milli % 1000 == 0 else milli / 1000
-
-
-@overload
-def time(at: datetime) -> str: ...
-@overload
-def time(at: None) -> None: ...
-@overload
-def time(at: datetime | None) -> str | None: ...
-def time(at: datetime | None) -> str | None:
-    """ISO 8601; what has not come is null. A time without a zone is a mistake of the caller's."""
-    return None if at is None else at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def queue_place(position: int) -> str:

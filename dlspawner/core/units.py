@@ -1,8 +1,7 @@
-"""Kubernetes quantities (``500m``, ``1.5``, ``16Gi``) as exact numbers.
+"""Kubernetes quantities (``500m``, ``1.5``, ``16Gi``) as exact fractions, and amounts as text.
 
-Fractions, because ``0.1`` as a float is more than ``100m`` and a limit must not depend on that.
-
-Amounts of GPUs: thousandths inside, so that shares of a GPU fit; whole GPUs in files, forms and sentences.
+Fractions, because ``0.1`` as a float is more than ``100m`` and a limit must not depend on that. GPUs are counted in
+thousandths, so that shares of a GPU fit; files, forms and sentences have whole GPUs.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ _ACCESS_MODES = ("ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod")
 
 
 class Sharing(Enum):
-    """What gives parts of GPUs."""
+    """The software that shares GPUs between pods."""
 
     HAMI = "hami"
     ALNAIR = "alnair"

@@ -166,7 +166,7 @@ class Replay:
 
     def _cycle(self) -> None:
         done = cycle.run(self.world, self._moment(self.now))
-        for name in self.world.promised:
+        for name in self.world.reserved_jobs:
             if self._runs[name].reserved is None:
                 self._runs[name].reserved = self.now
         for job in done.stopped:

@@ -38,7 +38,7 @@ class Row:
     def text(self, name: str, default: str = "") -> str:
         return (self.fields.get(name) or "").strip() or default
 
-    def number_of(self, name: str, default: float | None = None, least: float = 0.0) -> float:
+    def number_of(self, name: str, default: float | None = None) -> float:
         text = self.text(name)
         if not text and default is not None:
             return default
@@ -46,8 +46,8 @@ class Row:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not least <= value <= MOST_SECONDS:
-            raise self.wrong(f"“{name}” must be a number of {least:g} to {MOST_SECONDS:g}, not “{text}”.")
+        if not 0 <= value <= MOST_SECONDS:
+            raise self.wrong(f"“{name}” must be a number of 0 to {MOST_SECONDS:g}, not “{text}”.")
         return value
 
     def gpus(self, name: str, default: int | None = None) -> int:

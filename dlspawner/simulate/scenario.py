@@ -22,15 +22,14 @@ from dlspawner.core.nodes import Node, NodePlacement
 from dlspawner.core.resources import PodRequest, ResourceRequest
 from dlspawner.core.scheduling.cluster_state import ClusterState, Snapshot
 from dlspawner.core.units import GPU
-from dlspawner.errors import DLSpawnerError, InvalidConfiguration
+from dlspawner.errors import InvalidConfiguration
 from dlspawner.simulate.engine import Replay
 from dlspawner.simulate.trace import Trace, TraceJob
 
 NODE_GPUS = 8
-Nodes = Mapping[str, tuple[int, int]]  # by type: how many nodes, and the GPUs of each
 
 
-class WrongScenario(DLSpawnerError):
+class WrongScenario(Exception):
     """The files and options make no cluster to replay on; the sentence says why."""
 
 

@@ -29,7 +29,7 @@ BEST = 3
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is changed; ``None`` leaves what the files say. ``borrow``: the limit as a part of the team's quota."""
+    """Changes of the files' settings; ``None`` changes nothing. ``borrow``: the limit as a part of the team's quota."""
 
     window: timedelta | None = None
     notice: timedelta | None = None

@@ -1,9 +1,9 @@
-"""The Hub's own configuration: what in it would keep every job from starting, said before the first one fails.
+"""Checks the Hub's configuration for mistakes that would prevent every start.
 
-`hub_config/jupyterhub_config.py` checks it when the Hub starts. JupyterHub calls nothing of a spawner's then, so a Hub
-with a configuration of its own refuses each start instead, with the same sentences.
+`hub_config/jupyterhub_config.py` calls the checks when the Hub starts. JupyterHub itself calls no code of a spawner
+then, so a Hub with another configuration file refuses each start instead, with the same sentences.
 
-A problem names the option and never shows its value: the environment of jobs may have secrets.
+A problem names the option and never shows its value: the environment of jobs may contain secrets.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FAULTS = (AttributeError, LookupError, TypeError, ValueError)  # of str.format
 
 
 def configured(spawner: type[Spawner], config: Config, name: str) -> Any:
-    """A trait's value as the administrator has configured it; profiles and hooks change it for single servers."""
+    """Returns the configured value of a trait; profiles and hooks may change it for single servers."""
     trait = spawner.class_traits()[name]
     sections = [config[section] for section in spawner.section_names() if section in config]
     given = next((section[name] for section in reversed(sections) if name in section), trait.default())
@@ -48,7 +48,7 @@ def configured(spawner: type[Spawner], config: Config, name: str) -> Any:
 
 
 def of_hub(spawner: type[Spawner], config: Config) -> Any:
-    """All that is checked of a spawner, as configured, for a server of anybody."""
+    """Returns the configured values that are checked, in place of a spawner."""
     names = (*EXPANDED, *_OF_JOBS, "enable_user_namespaces")
     return SimpleNamespace(
         **{name: configured(spawner, config, name) for name in names},
@@ -61,7 +61,7 @@ def of_hub(spawner: type[Spawner], config: Config) -> Any:
 
 
 def problems(spawner: Any) -> list[str]:
-    """What has to be changed before this spawner's server can start."""
+    """Returns the options with braces that cannot be expanded."""
     return [
         f"KubeSpawner.{path} has a brace that begins no placeholder, such as {{username}}: "
         'write {{ and }} for braces that stay, as in {{"name": 1}} or ${{HOME}}'
@@ -71,7 +71,7 @@ def problems(spawner: Any) -> list[str]:
 
 
 def job_problems(spawner: Any) -> list[str]:
-    """The same of a spawner with templates: nothing that an administrator wrote may be without effect, unsaid."""
+    """Returns the options that would have no effect with templates, and limits without a Manager to enforce them."""
     found = []
     if spawner.profile_list:
         found.append("templates take the place of KubeSpawner.profile_list: take it out, or DLSpawner.templates_dir")
@@ -107,13 +107,13 @@ def _dns_name(template: str) -> str:
 
 
 def expandable(dns_name_template: str) -> str:
-    """The template, or where it cannot be expanded, one that expands to its very text."""
+    """Returns the template; if it cannot be expanded, one that expands to its text."""
     broken = [*_wrong(dns_name_template, "", _dns_name)]
     return dns_name_template.replace("{", "{{").replace("}", "}}") if broken else dns_name_template
 
 
 def _wrong(value: object, path: str, expand: Callable[[str], str]) -> Iterator[str]:
-    """Paths of the texts in this value that cannot be expanded."""
+    """Yields the paths of the texts in this value that cannot be expanded."""
     if isinstance(value, str):
         try:
             expand(value)

@@ -1,15 +1,15 @@
 """Pods that an engine of the cluster places (`core.schedulers`), and starts that do not wait for it.
 
-* A start of a pod without a node ends after some seconds as that of a queued job: a spawn is no queue. The Manager has
-  agreed to request the start again when all pods of the job have nodes.
-* What the start has made stays: pods, Secret, Services, and the token that the pods were made with
-  (``Spawner.will_resume``), because they may run before the Hub starts the server again.
-* That later start takes the pods that are there, and their token. It makes none: if they have gone meanwhile, the
-  Manager requeues the job or ends it.
-* A start that is refused before it has taken the pods leaves them (`LifecycleSpawner.stop`).
+* If the pod has no node after some seconds, the start ends as that of a queued job, provided that the Manager agrees to
+  request the start again when all pods of the job have nodes.
+* Pods, Secret, Services, and the token in the pods stay (``Spawner.will_resume``), because the pods may run before the
+  Hub starts the server again.
+* The later start adopts the existing pods and their token, and creates none: if they are gone, the Manager requeues the
+  job or ends it.
+* A start that is refused before it has adopted the pods leaves them (`LifecycleSpawner.stop`).
 
-Refused: an answer by the pod's state alone, without the Manager. A start that is not repeated would leave a pod that
-holds GPUs, and a server that does not run.
+Refused: a decision by the pod's state alone, without the Manager. Without a repeated start a pod would hold GPUs for a
+server that does not run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def waits(pod: PodDict) -> bool:
 
 
 async def take(spawner: Any, job: str) -> PodDict:
-    """The first pod of a job that an earlier start has left in the cluster; its token is the spawner's from now on."""
+    """Adopts the first pod of a job that an earlier start has left in the cluster, and its token."""
     pod: PodDict | None = await spawner.pods.read()
     found = naming.read_job(pod["metadata"]) if pod is not None else None
     if pod is None or found is None or found.id != job or pod["metadata"].get("deletionTimestamp"):
@@ -50,7 +50,7 @@ async def take(spawner: Any, job: str) -> PodDict:
 
 
 async def until_running(spawner: Any, running: Awaitable[None], leave: Callable[[PodDict], Awaitable[None]]) -> None:
-    """Waits as ``running`` does, and has ``leave`` end the start when an engine does not place its pod soon."""
+    """Waits for ``running``, and calls ``leave``, which may end the start, while an engine has not placed the pod."""
     _revoke_other_tokens(spawner)
     task = asyncio.ensure_future(running)
     try:
@@ -65,7 +65,7 @@ async def until_running(spawner: Any, running: Awaitable[None], leave: Callable[
 
 
 def _revoke_other_tokens(spawner: Any) -> None:
-    """Of earlier starts of this server, which JupyterHub keeps where a start has left its pods."""
+    """Revokes tokens of earlier starts of this server, which JupyterHub keeps if a start has left its pods."""
     session = spawner._hub_session
     own = orm.APIToken.find(session, spawner.api_token) if session is not None and spawner.api_token else None
     if own is None:  # after a restart of the Hub only the pod knows it

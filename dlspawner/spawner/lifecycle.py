@@ -49,8 +49,8 @@ from dlspawner.spawner.start import StartingSpawner
 # Between the end of a pod's grace period and its disappearance: the node's report, and the watch.
 _STOP_SECONDS = 30
 
-# In the task of a start that has failed, and in those of the hooks that it calls: that start.
-_CLEARS_UP: ContextVar[asyncio.Future[Any] | None] = ContextVar("clears up", default=None)
+# The failed start, in the task that cleans up after it, and in tasks of the hooks that it calls.
+_CLEANS_UP_AFTER: ContextVar[asyncio.Future[Any] | None] = ContextVar("cleans up after", default=None)
 
 
 STOPPED = "The server was stopped before it had started."
@@ -58,44 +58,44 @@ RESTARTS = "The Hub is being restarted. A start whose job is made already goes o
 
 
 class LifecycleSpawner(StartingSpawner):
-    """A KubeSpawner that tells the truth, survives restarts and bad days, and is ready when the pod is."""
+    """A KubeSpawner with reasons for every end, grace periods for every pod, and starts that survive a restart."""
 
-    _cleared_up: asyncio.Future[Any] | None = None  # the start that has failed, from the moment the Hub clears up
-    _under_way = False  # whether a start was begun, hooks and all, that is neither over nor has failed
+    _failed_start: asyncio.Future[Any] | None = None  # the failed start, while the Hub cleans up after it
+    _start_in_progress = False  # true from the first hook of a start until it is over or has failed
 
     def clear_state(self) -> None:
         """Called by JupyterHub first in every start, and last in every stop."""
         super().clear_state()
-        self._under_way = not self._stop_pending
-        if self._under_way and self._spawn_future is not None and self.handler is not None:
+        self._start_in_progress = not self._stop_pending
+        if self._start_in_progress and self._spawn_future is not None and self.handler is not None:
             self._spawn_future.add_done_callback(partial(_tell, self.handler))
             self.handler.send_error = partial(_answer, self.handler.send_error)
 
     async def cancel_pending(self) -> None:
-        """A hook for a server that does not run and may be started without a request of its person."""
+        """A hook that cancels the pending job of a server that does not run."""
 
     async def person_is_renamed(self, old: str, new: str) -> None:
-        """A hook, called before the Hub renames the person, and if it fails once more the other way round."""
+        """A hook, called before the Hub renames the user, and with swapped names if the renaming fails."""
 
     async def person_is_removed(self) -> None:
-        """A hook, called when the person's servers have stopped and before the Hub removes the person."""
+        """A hook, called after the user's servers have stopped and before the Hub removes the user."""
 
     async def _start(self) -> str:
         headers = self.handler.request.headers if self.handler else {}
         with tracing.span("start", {"dlspawner.user": self.user.name, "dlspawner.server": self.name or ""}, headers):
             url = await super()._start()
-        self._under_way = False
+        self._start_in_progress = False
         return url
 
     async def poll(self) -> int | None:
-        if self._under_way and self._stop_pending and self._is_undisturbed():
-            self._under_way = False
+        if self._start_in_progress and self._stop_pending and self._is_start_over():
+            self._start_in_progress = False
             await self._interrupted()
         if self._stop_pending and asyncio.current_task() is self._spawn_future:
-            self._cleared_up = self._spawn_future
-            _CLEARS_UP.set(self._spawn_future)
-        if self._unasked and not self._sees_pods():
-            if self._is_cleared_up() and not await self._undone(None):
+            self._failed_start = self._spawn_future
+            _CLEANS_UP_AFTER.set(self._spawn_future)
+        if self._no_pod_requested and not self._has_listed_pods():
+            if self._is_cleaning_up() and not await self._wait_for_cleanup(None):
                 return None
             # A start that could not begin: there is nothing to wait for.
             return pod_status.evaluate_gone(None).exit_code
@@ -104,23 +104,23 @@ class LifecycleSpawner(StartingSpawner):
         except StartRefused:
             return None  # without a list of pods no end is known
         pod = self.pod()
-        if pod is None and self._unsure:
+        if pod is None and self._outcome_unknown:
             return None  # so that the Hub asks us to stop it
-        if pod is not None and self._begun:
-            self._begun = False
+        if pod is not None and self._pod_expected:
+            self._pod_expected = False
             if not self._start_pending:
                 self.save_state()
-        judged = pod_status.evaluate(pod) if pod else self._judge_gone()
+        judged = pod_status.evaluate(pod) if pod else self._evaluate_gone()
         if isinstance(judged, pod_status.Terminated):
-            return await self._has_ended(pod, judged)
+            return await self._handle_end(pod, judged)
         if pod is not None and not (self._start_pending or self._stop_pending or self._ended):
-            await self._mend_children(pod)
+            await self._repair_owned_objects(pod)
         if pod is not None and self.is_pod_running(pod) and self._knows_address(pod):
             self._follow_address(pod)
         return None
 
     def _follow_address(self, pod: PodDict) -> None:
-        """Keep the Hub's idea of the pod's address up to date, as the parent's poll, which looks for a pod again."""
+        """Updates the address of the server in the Hub's database, as the parent's poll does."""
         now, known = str(self._get_pod_url(pod)), self.server.url if self.server else ""
         host, port = urlsplit(now).hostname, reach.port_of(now)
         if known and (host, port) != (urlsplit(known).hostname, reach.port_of(known)):
@@ -128,19 +128,18 @@ class LifecycleSpawner(StartingSpawner):
             self.server.ip, self.server.port = host, port
             self._commit()
 
-    async def _has_ended(self, pod: PodDict | None, judged: pod_status.Terminated) -> int | None:
-        """Remember why and let the pod go; ``None`` as long as the Hub must not hear of it yet."""
-        undone = self._is_cleared_up()
-        if undone and not await self._undone(pod):
+    async def _handle_end(self, pod: PodDict | None, judged: pod_status.Terminated) -> int | None:
+        """Stores the reason and deletes the pod; returns the exit code, ``None`` to report nothing yet."""
+        undone = self._is_cleaning_up()
+        if undone and not await self._wait_for_cleanup(pod):
             return None
-        # What the person stopped, or never started, needs no explanation, and a start that failed has its own; and the
-        # first one is the true one.
+        # A stop by the user needs no reason, a failed start has its own, and the first reason stays.
         if not (undone or self._ended or self._stop_pending or self._start_pending):
             self._ended = await self._why_ended(pod, judged)
             self.log.info("pod=%s ended: exit_code=%s %s", self.pod_key, judged.exit_code, self._ended)
             if not self._ended.startswith(pod_status.FINISHED):
-                self._show_end(self._ended)
-        if pod is not None and not pod["metadata"].get("deletionTimestamp") and self._is_to_go(pod):
+                self._show_end_reason(self._ended)
+        if pod is not None and not pod["metadata"].get("deletionTimestamp") and self._must_be_deleted(pod):
             await self._before_deletion(pod)
             try:
                 await self.pods.delete(pod, self.pods.grace(pod))
@@ -151,7 +150,7 @@ class LifecycleSpawner(StartingSpawner):
         return judged.exit_code
 
     async def _why_ended(self, pod: PodDict | None, judged: pod_status.Terminated) -> str:
-        """The sentence that the person reads."""
+        """Returns the reason of the end, as a sentence for the user."""
         return await self.pods.why_ended(pod, judged) if pod else judged.reason
 
     async def _before_deletion(self, pod: PodDict) -> None:
@@ -160,15 +159,15 @@ class LifecycleSpawner(StartingSpawner):
     async def _after_deletion(self, pod: PodDict) -> None:
         """A hook after the deletion of a pod was requested; never fails."""
 
-    def _is_to_go(self, pod: PodDict) -> bool:
-        """True if the pod of an ended job is to be deleted: one that its node restarts would have no server."""
+    def _must_be_deleted(self, pod: PodDict) -> bool:
+        """True if the pod of an ended job must be deleted: a pod that its node restarts would have no server."""
         return bool(self.delete_stopped_pods) or not pod_status.stays_ended(pod)
 
-    def _show_end(self, reason: str) -> None:
+    def _show_end_reason(self, reason: str) -> None:
         """Lets JupyterHub's own pages show why the server has ended.
 
-        They keep and show why a *start* has failed, of a spawner whose last start has an exception; there is no place
-        for an end. The next start makes a new spawner; this one is kept until then, without what its start had.
+        They show the exception of the last *start* of a spawner, and have no place for the reason of an end. This
+        spawner is kept, without the values of its start, until the next start makes a new one.
         """
         self._forget_start()
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -176,42 +175,41 @@ class LifecycleSpawner(StartingSpawner):
         ended.exception()  # asyncio warns of an exception that was never retrieved
         self._spawn_future = ended
 
-    def _is_cleared_up(self) -> bool:
-        """True if a start has failed and the Hub clears up after it: then it must not hear that it has ended.
+    def _is_cleaning_up(self) -> bool:
+        """True if a start has failed and the Hub cleans up after it; polls must not report the end yet.
 
-        JupyterHub (6.1) asks when ``slow_spawn_timeout`` is over, would take the failure from a future that is not done
-        yet, and show "Internal Server Error" for the sentence that it is about to get.
+        After ``slow_spawn_timeout`` JupyterHub (6.1) polls, would read the failure from a future that is not done yet,
+        and show "Internal Server Error" instead of the sentence.
         """
-        failed = self._cleared_up
+        failed = self._failed_start
         return bool(self._stop_pending) and failed is not None and failed is self._spawn_future and not failed.done()
 
-    async def _undone(self, pod: PodDict | None) -> bool:
-        """Waits until the failed start is cleared up, so that the caller can report why; the task that clears up
-        continues.
+    async def _wait_for_cleanup(self, pod: PodDict | None) -> bool:
+        """Waits until the Hub has cleaned up after the failed start; True if the end can be reported.
 
-        It does not wait for an earlier job's pod, nor for a pod whose deletion was not requested yet.
+        In the task that cleans up it returns at once: False while a requested pod is being deleted.
         """
         failed: asyncio.Future[Any] = self._spawn_future
-        if _CLEARS_UP.get() is failed:
-            return pod is None or self._unasked or not pod["metadata"].get("deletionTimestamp")
+        if _CLEANS_UP_AFTER.get() is failed:
+            return pod is None or self._no_pod_requested or not pod["metadata"].get("deletionTimestamp")
         await asyncio.wait({failed}, timeout=self.start_timeout)
         return failed.done()
 
     async def stop(self, now: bool = False) -> None:
-        """End the pod with its grace period, and return when it is gone.
+        """Deletes the pod with its grace period, and returns when it is gone.
 
         Does nothing inside a start: KubeSpawner stops a pod whose Service, Secret or hook has failed, and the reason
-        would be lost when the start's time is over before the pod is gone. The Hub (5.5 to 6.1) stops what a failed
-        start has left; one that is killed before finds the pod as any other, because its state is saved. Nor after
-        a start that has left its pods to an engine.
+        would be lost if the start's time is over before the pod is gone. The Hub (5.5 to 6.1) stops the pod of a failed
+        start; a Hub that is killed before finds the pod again by its saved state. Does nothing either after a start
+        that has left its pods to an engine.
         """
         if self._in_start or self._left_in_cluster:
             return
-        # The Hub forgets a server whose stop has failed: nothing ends a stop but an answer of the API server.
+        # The Hub forgets a server whose stop has failed: a stop is repeated until the API server answers.
         with suppress(StartRefused):
             await self._start_watching_pods()
-        pod = self.pod() or await self._unseen()
-        if pod is not None and self._unasked and engine_pods.is_placed_by_engine(pod):
+        pod = self.pod() or await self._read_pod()
+        if pod is not None and self._no_pod_requested and engine_pods.is_placed_by_engine(pod):
             return  # an earlier start has left it in the cluster, and this one was refused
         if pod is not None:
             await self._before_deletion(pod)
@@ -222,24 +220,24 @@ class LifecycleSpawner(StartingSpawner):
             if not await pods.gone(pod):
                 silence = pod_status.silence(pod)
                 self.log.warning("pod=%s stays until its node answers or is removed: %s", self.pod_key, silence)
-        self._unsure = False
+        self._outcome_unknown = False
 
-    async def _unseen(self) -> PodDict | None:
-        """The pod that the watch does not show: it may be behind, or have no connection."""
+    async def _read_pod(self) -> PodDict | None:
+        """Reads the pod, which may exist although the watch, behind or without a connection, does not show it."""
         found = await self.pods.read(NO_END)
-        if found is not None and self._sees_pods():
+        if found is not None and self._has_listed_pods():
             self.pod_reflector.learn(found)  # so that it is seen to go
         return found
 
     # A stop during a start
 
-    def _is_undisturbed(self) -> bool:
-        """True if no start is still busy; one that has failed is, until what it left is stopped."""
+    def _is_start_over(self) -> bool:
+        """True if no start is in progress, nor the clean-up after a failed one."""
         start: Any = self._spawn_future
         return start is None or start.done()
 
     async def _interrupted(self) -> None:
-        """A hook for a stop before the start was over; the pod, if there is any, is stopped next."""
+        """A hook for a stop during a start, before the pod, if there is one, is deleted."""
 
     # After a restart of the Hub
 
@@ -275,7 +273,7 @@ class LifecycleSpawner(StartingSpawner):
     async def _address(self, pod: PodDict) -> str | None:
         """Returns the server's address by its pod; ``None`` if it is not known now."""
         if not self._knows_address(pod):
-            await self._mend_children(pod)
+            await self._repair_owned_objects(pod)
         try:
             return f"{self._get_pod_url(pod)}{self.server.base_url}" if self._knows_address(pod) else None
         except Exception as problem:  # noqa: BLE001 - an administrator's hook, which no poll has tried yet
@@ -283,7 +281,7 @@ class LifecycleSpawner(StartingSpawner):
             return None
 
     def _tls(self) -> SSLContext | None:
-        """As JupyterHub asks a server."""
+        """Returns the TLS context with which JupyterHub connects to servers."""
         if not self.internal_ssl:
             return None
         files = (self.user.settings.get(f"internal_ssl_{name}") for name in ("key", "cert", "ca"))
@@ -291,49 +289,49 @@ class LifecycleSpawner(StartingSpawner):
         return made
 
     async def start_again(self) -> str:
-        """The rest of a start that a restart of the Hub has interrupted."""
-        await self._see_pods()
+        """Continues a start that a restart of the Hub has interrupted."""
+        await self._wait_for_pods()
         self._waiting, self._began = None, asyncio.get_running_loop().time()
         pod = self.pod()
         if pod is None:
-            reason = self._judge_gone().reason
-            self._fails(reason, "job-failed")
+            reason = self._evaluate_gone().reason
+            self._record_failure(reason, "job-failed")
             raise StartRefused(reason, reason="job-failed")
         if not self._is_saved(pod):
             said = "The Hub was restarted before it had made the job, and found an earlier one: start the job again."
-            self._fails(said, "restarted")
+            self._record_failure(said, "restarted")
             raise StartRefused(said, reason="restarted")
-        mending = asyncio.create_task(self._mend_in_the_end(pod), name=f"what {self.pod_key} lacks")
+        repair_slot = asyncio.create_task(self._repair_until_complete(pod), name=f"what {self.pod_key} lacks")
         try:
             await self._until_running(pod)
             if not self._knows_address(pod):
-                await asyncio.wait({mending}, timeout=self._left())
+                await asyncio.wait({repair_slot}, timeout=self._left())
         finally:
-            mending.cancel()  # a poll goes on with it
+            repair_slot.cancel()  # a poll goes on with it
         if self._is_alive() and not self._knows_address(pod):
             said = "The job runs, but no way to it could be made: start it again, or ask an administrator."
-            self._fails(said, "start-timeout")
+            self._record_failure(said, "start-timeout")
             raise StartRefused(said, reason="start-timeout")
         url = str(self._get_pod_url(self.pod() or pod))
         # A server that was up before may be out of reach for longer than one that starts: Hub and network come up too.
         await self._until_accepting(url, self.start_timeout)
         return url
 
-    async def _mend_in_the_end(self, pod: PodDict) -> None:
+    async def _repair_until_complete(self, pod: PodDict) -> None:
         """Creates missing objects during a start: there are no polls then, and the pod may wait for them."""
         wait = delays()
-        while not await self._mend_children(pod) and self._is_alive():  # noqa: ASYNC110 - pauses between tries
+        while not await self._repair_owned_objects(pod) and self._is_alive():  # noqa: ASYNC110 - pauses between tries
             await asyncio.sleep(next(wait))
 
     def _is_saved(self, pod: PodDict) -> bool:
-        """True if a pod of our name can be the one whose start was saved.
+        """True if the pod of our name can belong to the saved start.
 
-        Each start has a token of its own in the Hub's database before its pod is asked for, and a stop takes it out.
+        Each start has its own token in the Hub's database before its pod is requested, and a stop deletes the token.
         """
         given = token(pod)
         session = self._hub_session if given else None
         if given is None or session is None:
-            return True  # the pod has it from elsewhere
+            return True  # the token is in another place
         known = APIToken.find(session, given)
         return known is not None and known.user_id == self.orm_spawner.user_id
 
@@ -341,22 +339,22 @@ class LifecycleSpawner(StartingSpawner):
         """True if the address of a running pod is known."""
         return True
 
-    async def _mend_children(self, pod: PodDict) -> bool:
-        """Make what is missing of a pod that a killed Hub left behind, and whether nothing is missing now.
+    async def _repair_owned_objects(self, pod: PodDict) -> bool:
+        """Creates the objects of a pod that a killed Hub has not created; True if they are complete.
 
         Never fails, because a poll that fails stops the job.
         """
         if uid(pod) == self._complete_pod:
             return True
         try:
-            async with owned_objects.mending(self.k8s_api_request_retry_timeout):
-                await self._ensure_children(pod)
-                if self._has_stock_children:
+            async with owned_objects.repair_slot(self.k8s_api_request_retry_timeout):
+                await self._ensure_owned_objects(pod)
+                if self._has_stock_objects:
                     await recovery.repair_stock_objects(self, pod)
                 self._complete_pod = uid(pod)
         except (StartRefused, TimeoutError) as problem:
             self.log.warning("pod=%s may lack its Secret or Service, trying again later: %s", self.pod_key, problem)
-        except Exception as problem:  # noqa: BLE001 - files of the Hub, answers that are none: all the same to a job
+        except Exception as problem:  # noqa: BLE001 - unreadable files of the Hub, invalid answers: the job runs on
             # Where it happened, and not what: a message may quote a manifest.
             at = traceback.extract_tb(problem.__traceback__)[-1]
             self.log.warning(
@@ -376,7 +374,7 @@ def _tell(handler: web.RequestHandler, start: asyncio.Future[Any]) -> None:
 
 
 def _answer(send_error: Callable[..., None], status: int = 500, **why: Any) -> None:
-    """An error as the handler sends it; without any reason, tornado's answer when the Hub ends, with one."""
+    """Sends an error as the handler does; without a reason, as tornado when the Hub ends, with that of a restart."""
     if not why:
         restarts = StartRefused(RESTARTS, reason="restarted", status=503)
         status, why = restarts.status_code, {"exc_info": (StartRefused, restarts, None)}

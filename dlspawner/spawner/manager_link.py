@@ -1,7 +1,6 @@
 """The Hub's side of a start's conversation with the Manager: deadlines, sentences for users, and the admission request.
 
-The Manager is asked while a user waits for a start, so a question that is not answered ends in ``StartRefused``: deny
-by default. Jobs that run are not touched by it.
+A start without the Manager's answer ends in ``StartRefused``: deny by default. Running jobs are not affected.
 
 The admission request contains the pod's resources, never its environment. User, team, priority and preemptibility are
 read from the pod's own labels, because the Manager will count by them when it sees the pod; a hook that changes them is
@@ -64,7 +63,7 @@ CHANGED = "The job's labels were changed by a hook of this Hub, so it cannot be 
 
 
 def good_files(url: str, service_token: str, log: logging.Logger) -> Mapping[str, str]:
-    """The texts of the administrators' files in their last good version, for the Hub's configuration; none if unknown.
+    """Returns the texts of the administrators' files in their last good version; none if it is unknown.
 
     In a thread: the Hub reads its configuration in its event loop.
     """
@@ -85,7 +84,7 @@ class ManagerLink:
     service_token: str = field(repr=False)
     log: logging.Logger | logging.LoggerAdapter[logging.Logger]
     seconds: float = SECONDS
-    until: float | None = None  # of the event loop's clock: when the start that asks must be able to say why it failed
+    until: float | None = None  # on the event loop's clock: the deadline of the start
 
     @property
     def _client(self) -> ManagerClient:
@@ -142,13 +141,13 @@ class ManagerLink:
         return await self._or_none(self._client.usual_start(template))
 
     async def free_gpus(self) -> Mapping[str, tuple[float, float]]:
-        """How many GPUs of each type are free, and on one node; empty without an answer in time."""
+        """Returns the free GPUs of each type, in all and on one node; empty without an answer in time."""
         return await self._or_none(self._client.free_gpus()) or {}
 
     async def admission(
         self, job: str, question: Mapping[str, object], waits: Callable[[Sequence[str], str], StartRefused]
     ) -> Admission:
-        """The admission of this job; Refused: not now, or never.
+        """Returns the admission of this job; StartRefused if it waits or is refused.
 
         ``waits`` makes the exception of a job that is in the queue now, of sentences and a reason.
         """
@@ -199,7 +198,7 @@ class ManagerLink:
         heard()
 
     async def _until_heard(self, user: str, server: str) -> None:
-        """The Manager has heard of every earlier stop of this server, or would take this start for what was stopped."""
+        """Waits until every earlier stop of this server is reported: this start must not count as the stopped job."""
         reports = [task for (*where, _), task in _REPORTS.items() if where == [user, server]]
         if reports and (await asyncio.wait(reports, timeout=self._client.seconds_left(ADMISSION_SECONDS)))[1]:
             raise self._refused(UNDECIDED, f"user={user} server={server!r} its last stop is still to be told")

@@ -1,25 +1,24 @@
-"""Pods that no server of the Hub owns, and their end.
+"""Deletes orphans: pods without a server in the Hub.
 
-There are three ways to one. The Hub was killed while its request for a pod was on its way, and the pod appeared when
-the restarted Hub had seen that there is none. A stop failed because the API server was away; JupyterHub then forgets
-the server all the same. The Hub's database was restored from a backup that is older than the pod.
+They come about in three ways. The Hub was killed during the request for a pod, which appeared after the restarted Hub
+had listed the pods. A stop failed because the API server was away; JupyterHub then forgets the server nevertheless. The
+Hub's database was restored from a backup that is older than the pod.
 
-Ended is a pod, with its grace period, that
+A pod is deleted, with its grace period, if it
 
-1. is one of those that the watch follows and names its person as KubeSpawner's pods do,
-2. was told to report to this Hub: the pods of another Hub in the same namespace have another address in
-   JUPYTERHUB_API_URL,
-3. is not ending already, and not kept for somebody to look at (``delete_stopped_pods`` off),
-4. is the pod of no server that runs, starts, stops or is being looked after; JupyterHub has all of those in memory
-   before it looks at the first,
-5. waits for no engine of the cluster: its job is the Manager's, which ends it,
-6. has been all this for ``orphan_seconds`` without a break, counted by this process: whoever starts a Hub with the
-   wrong database finds the warning in its log before any pod is ended.
+1. is followed by the watch, and has KubeSpawner's annotation of its user,
+2. reports to this Hub: the pods of another Hub in the same namespace have another address in JUPYTERHUB_API_URL,
+3. is not being deleted already, and is not an ended pod that is kept (``delete_stopped_pods`` off),
+4. belongs to no server that runs, starts, stops or is being checked; JupyterHub has all of them in memory before it
+   checks the first,
+5. waits for no engine of the cluster: the Manager ends such jobs,
+6. has met all these conditions for ``orphan_seconds`` without a break, counted by this process: the log of a Hub that
+   was started with the wrong database has a warning before any pod is deleted.
 
-Not with ``enable_user_namespaces``: the watch spans the cluster, and the address that most Hubs have in it
-(http://hub:8081/hub/api) tells them apart within a namespace only.
+Not with ``enable_user_namespaces``: the watch spans the cluster, and the usual address of Hubs (http://hub:8081/hub/api)
+is unique within a namespace only.
 
-The next start of the same server does not wait for any of this: it ends the pod of its name itself.
+The next start of the same server does not wait for this: it deletes the pod of its name itself.
 
 Refused: a label with an id of the Hub. It would change every manifest of a Hub without templates, and the address that
 is in the pod already says the same.
@@ -53,7 +52,7 @@ _tasks: dict[Any, tuple[Any, asyncio.Task[None]]] = {}
 
 @dataclass(slots=True)
 class Orphans:
-    """The orphans that one process knows; ``since``: uid -> when it was first seen without a server."""
+    """The orphans that this process knows; ``since``: by uid, the time of the first check without a server."""
 
     seconds: float
     since: dict[str, float] = field(default_factory=dict)
@@ -67,7 +66,7 @@ class Orphans:
 
 
 async def owned_pods(users: Mapping[Any, Any]) -> set[str]:
-    """Namespace/name of the pods that the Hub's servers have, or may be about to have."""
+    """Returns namespace/name of the pods of the Hub's running, starting and stopping servers."""
     found = set[str]()
     async for spawner in _in_turns(
         [spawner for user in list(users.values()) for spawner in list(user.spawners.values())]
@@ -91,7 +90,7 @@ async def _in_turns(things: Iterable[Thing]) -> AsyncIterator[Thing]:
 def without_server(
     pods: Mapping[str, PodDict], known: Collection[str], address: str, *, keep_ended: bool
 ) -> Iterator[str]:
-    """Keys of the pods that rules 1 to 5 are true of."""
+    """Yields the keys of the pods that meet the conditions 1 to 5."""
     for key in pods:
         if key not in known:
             pod = pods[key]
@@ -108,7 +107,7 @@ def without_server(
 
 @dataclass(frozen=True, slots=True)
 class OrphanCheck:
-    """The values that a check needs, of no single server; not a spawner, which would be kept for ever."""
+    """The values that a check needs; not a spawner, which would be kept for ever."""
 
     pods: PodRequests
     users: Mapping[Any, Any]
@@ -118,7 +117,7 @@ class OrphanCheck:
 
 
 def look_after(spawner: Any, key: Any) -> None:
-    """See to it that the pods which this spawner's watch follows are looked after, once per watch."""
+    """Starts the checks of the pods that this spawner's watch follows, once per watch."""
     users = (getattr(spawner.user, "settings", None) or {}).get("users")
     seconds = spawner.configured("orphan_seconds")
     if users is None or not seconds or spawner.enable_user_namespaces:

@@ -1,25 +1,19 @@
-"""The objects that belong to a job's pod: the Secret with its sshd's files, and the NodePort Service that leads to it.
+"""The objects that a job's pod owns: the Secret with the files of its sshd, its Services, and the further pods.
 
-Everything is derived from the pod itself, so that a Hub that was killed between pod and children makes the same ones
+Everything is derived from the pod itself, so that a Hub that was killed between pod and objects creates the same ones
 after its restart. Rules:
 
-* The pod owns them: they go when it goes, and a child of an earlier pod of the same name is replaced.
-* The pod waits for its Secret (ContainerCreating), so no sshd ever runs without the host key that is announced.
-* The Secret is the truth about the host key and the pod's annotation follows it. A private key is never kept anywhere
-  else: one that was lost with the Hub was never used, and another one takes its place.
+* Owner references delete the objects with the pod; an object of an earlier pod of the same name is replaced.
+* The pod waits for its Secret (ContainerCreating), so no sshd ever runs without the announced host key.
+* The Secret decides about the host key and the pod's annotation follows it. A private key is stored nowhere else: a key
+  that was lost with the Hub was never used, and is replaced.
+* Pod addresses are valid only inside the cluster's network. For a Hub outside of it, every job gets a NodePort Service
+  for its port ``notebook-port``. Kubernetes chooses the port, so it is read from the Service: when the job starts, and
+  again after a restart of the Hub. The port grants no access: the job's server asks the Hub for the user's login.
 
-Refused: making the Secret before the pod. It saves a rare retry of the kubelet, and leaves private keys that nobody
-owns when the Hub dies in between.
-
-How the Hub and its proxy reach a job's web server: at the pod's own address, or by a NodePort of its node.
-
-Pod addresses are only good inside the cluster's network. For a Hub outside of it, every job gets a NodePort Service for
-its port ``notebook-port``, which the pod owns. The port is Kubernetes' choice, so it is read from the Service: when the
-job starts, and again after a restart of the Hub. Login is not affected, because it is the job's server that asks the
-Hub who is there; the port alone opens nothing.
-
-Refused: one Ingress or Gateway route per job. It needs a controller, a second place that knows the Hub's paths, and the
-proxy would be asked to trust another hop.
+Refused: a Secret before the pod, which saves a rare retry of the kubelet, but leaves private keys without an owner if
+the Hub dies in between; one Ingress or Gateway route per job, which needs a controller, a second place that knows the
+Hub's paths, and another hop that the proxy trusts.
 """
 
 from __future__ import annotations
@@ -94,7 +88,7 @@ def make_host_key() -> HostKey:
 
 
 def account(pod: PodDict, login: str) -> unix_account.UnixAccount:
-    """The person that the pod's work container runs as; the names of their groups are an annotation's."""
+    """Returns the Unix account of the pod's work container; the names of its groups are in an annotation."""
     spec = pod["spec"]
     named = {container["name"]: container for container in spec["containers"]}
     container = named.get(MAIN_CONTAINER) or named.get(NOTEBOOK_CONTAINER) or {}
@@ -110,14 +104,14 @@ def account(pod: PodDict, login: str) -> unix_account.UnixAccount:
 
 
 def login_shell(pod: PodDict) -> str:
-    """The shell of the account: the job's own file, which becomes the person's shell."""
+    """Returns the login shell of the account: a file of the job, which executes the user's shell."""
     volumes = pod["spec"].get("volumes") or ()
     bundled = any(one["name"] == launch_pod.BUNDLE_VOLUME for one in volumes)
     return launch_pod.LOGIN_SHELL if bundled else "/etc/dlspawner/shell"
 
 
 def wants_secret(pod: PodDict) -> bool:
-    """True if the pod mounts the Secret that is made for it."""
+    """True if the pod mounts its Secret."""
     name = naming.ssh_object(pod["metadata"]["name"])
     volumes = pod["spec"].get("volumes") or ()
     return any((volume.get("secret") or {}).get("secretName") == name for volume in volumes)
@@ -129,7 +123,7 @@ def owner_reference(pod: PodDict) -> dict[str, Any]:
 
 
 def owned_metadata(pod: PodDict, name: str | None = None) -> dict[str, Any]:
-    """Of an object that the pod owns; the Secret's and Service's for SSH unless another name is given."""
+    """Returns the metadata of an object that the pod owns; by default of the Secret and the Service for SSH."""
     found = pod["metadata"]
     keep = (naming.JOB_LABEL, naming.USER_LABEL, naming.SERVER_LABEL, naming.TEAM_LABEL, naming.TEMPLATE_LABEL)
     labels = found.get("labels") or {}
@@ -167,7 +161,7 @@ def secret(pod: PodDict, job: naming.PodIdentity, given: SecretFiles, port: int)
 def ssh_service(
     pod: PodDict, job: naming.PodIdentity, endpoint: Endpoint, first: PodDict | None = None
 ) -> dict[str, Any]:
-    """The Service that leads to the pod's sshd; of a further pod the ``first`` one owns it."""
+    """Returns the Service of the pod's sshd; the ``first`` pod owns the Service of a further one."""
     listens = host_ports.ssh_port(pod, endpoint.port)
     port = {"name": "ssh", "port": endpoint.port, "targetPort": listens, "protocol": "TCP"}
     kind = "NodePort" if endpoint.expose is EndpointService.NODEPORT else "ClusterIP"
@@ -198,19 +192,19 @@ def has_started(pod: PodDict) -> bool:
 
 
 def needs_secret(pod: PodDict, *, new: bool) -> bool:
-    """True if its Secret has to be created or checked; ``new``: this process has just created the pod."""
+    """True if the pod's Secret has to be created or checked; ``new``: this process has just created the pod."""
     return wants_secret(pod) and (new or not has_started(pod))
 
 
 @asynccontextmanager
-async def mending(seconds: float) -> AsyncIterator[None]:
-    """Have one of a few turns: a Hub that was restarted asks about thousands of pods. TimeoutError: none came free."""
+async def repair_slot(seconds: float) -> AsyncIterator[None]:
+    """Limits concurrent repairs, as a restarted Hub checks thousands of pods; TimeoutError after ``seconds``."""
     turns = _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_MENDED_AT_ONCE))
     try:
         async with asyncio.timeout(seconds):
             await turns.acquire()
     except TimeoutError:
-        raise TimeoutError("others are looked at first") from None
+        raise TimeoutError("other pods are checked first") from None
     try:
         yield
     finally:
@@ -226,10 +220,10 @@ async def ensure_owned_objects(  # noqa: PLR0913  (what the children are made of
     *,
     new: bool = True,
 ) -> PodDict:
-    """Make the Secret and the Service that the pod lacks, and let its annotation name the host key that sshd uses.
+    """Creates the missing Secret and Service of the pod, and sets its annotation to the host key that sshd uses.
 
-    ``new``: this process has just made the pod, so that nothing is there. Without files the Secret is left alone.
-    Returns the pod with its annotation as it is now.
+    ``new``: this process has just created the pod, which has no objects yet. Without files the Secret is left alone.
+    Returns the pod with its present annotation.
     """
     if given is not None:
         announced = await _ensure_files(pods, pod, job, secret(pod, job, given, endpoint.port), look_first=not new)
@@ -251,9 +245,9 @@ async def ensure_job_objects(  # noqa: PLR0913  (what they are made of, by name)
     gpu_resources: Collection[str],
     new: bool,
 ) -> None:
-    """Make what the job's first pod owns, and its further pods; at once after the pod was made.
+    """Creates the objects of the job's first pod, and its further pods; all at once for a ``new`` pod.
 
-    Later the host key is settled first, for the further pods announce it too.
+    Later the host key is settled first, because the further pods announce it too.
     """
     if not new:
         pod = await ensure_owned_objects(pods, pod, job, given, endpoint, new=False)
@@ -283,9 +277,9 @@ async def ensure_further_pods(  # noqa: PLR0913  (what they are made of, by name
     *,
     new: bool,
 ) -> None:
-    """Make the further pods of the job, a Service for SSH to each and what joins them, all at once, as far as needed.
+    """Creates the missing further pods of the job, their Services for SSH, their headless Service and NetworkPolicy.
 
-    The first one that is refused ends it: all pods or none.
+    The first refusal ends it: all pods or none.
     """
     hide = partial(launch_pod.disable_gpus_by_default, gpu_resources=gpu_resources)
     further = list(pod_set.further_pods(first, hide))
@@ -307,7 +301,7 @@ async def ensure_further_pods(  # noqa: PLR0913  (what they are made of, by name
 
 
 async def _ensure_policy(pods: PodRequests, manifest: PodDict) -> None:
-    """Make the NetworkPolicy of a job of several pods; a Hub without the right to starts the job without it."""
+    """Creates the NetworkPolicy of a job of several pods; without the right to do so the job starts without it."""
     create = pods.networking.create_namespaced_network_policy
     try:
         await pods.requests.send("NetworkPolicy of a job", create, pods.namespace, manifest, expected=(403, 404, 409))
@@ -322,7 +316,7 @@ async def _ensure_policy(pods: PodRequests, manifest: PodDict) -> None:
 
 
 async def delete_further_pods(pods: PodRequests, first: PodDict) -> None:
-    """Ask for the end of the job's further pods, with their own grace period; what is left goes with the first one."""
+    """Requests the deletion of the job's further pods, with their grace period; the rest goes with the first pod."""
     metadata = first["metadata"]
     told = pod_set.read_pod_set(metadata)
     if told is None:
@@ -352,7 +346,7 @@ async def _ensure_files(
 
 
 async def ensure_secret(pods: PodRequests, manifest: PodDict) -> str:
-    """Make the Secret unless the pod has it already; the public host key that sshd will use."""
+    """Creates the Secret unless the pod has it already; returns the public host key that sshd will use."""
     return _public(await ensure_object(pods, "secret", manifest))
 
 
@@ -365,7 +359,7 @@ async def ensure_service(pods: PodRequests, manifest: PodDict, *, look_first: bo
 
 
 async def find(pods: PodRequests, kind: str, name: str, owner: str | None) -> PodDict | None:
-    """The object of this kind ("secret", "service") and name as it is, when the pod of this uid owns it."""
+    """Returns the object of this kind ("secret", "service") and name, if the pod with this uid owns it."""
     read = getattr(pods.api, f"read_namespaced_{kind}")
     with suppress(ApiError):
         found = await pods.requests.send(f"look at a {kind} of a pod", read, name, pods.namespace, expected=(404,))
@@ -374,10 +368,10 @@ async def find(pods: PodRequests, kind: str, name: str, owner: str | None) -> Po
 
 
 async def ensure_object(pods: PodRequests, kind: str, manifest: PodDict, *, look_first: bool = False) -> PodDict:
-    """The object of this kind ("secret", "service"), made unless the pod has it already; another pod's is replaced.
+    """Returns the object of this kind ("secret", "service", "pod"), created unless the pod owns it already.
 
-    Whether it is there is asked first where that is likely. What is gone or was replaced between two requests is looked
-    at again, but not for ever.
+    An object of another pod is replaced. ``look_first``: the object is likely to exist. If it is deleted or replaced
+    between two requests, all of them are repeated, `_ROUNDS` times at most.
     """
     requests, namespace, name = pods.requests, pods.namespace, manifest["metadata"]["name"]
     create, read, delete = (getattr(pods.api, f"{verb}_namespaced_{kind}") for verb in ("create", "read", "delete"))
@@ -395,7 +389,7 @@ async def ensure_object(pods: PodRequests, kind: str, manifest: PodDict, *, look
             same = {"preconditions": {"uid": found["metadata"]["uid"]}}
             await requests.send(f"deletion of a {what}", delete, name, namespace, body=same, expected=(404, 409))
         await asyncio.sleep(delay)
-    raise requests.refused(what, ApiError(None, "somebody else makes it all the time"))
+    raise requests.refused(what, ApiError(None, "another client creates it again and again"))
 
 
 def _owner(manifest: PodDict) -> str:
@@ -422,6 +416,6 @@ def http_url(pod: PodDict, node_port: int) -> str:
 async def ensure_http_service(
     pods: PodRequests, pod: PodDict, job: naming.PodIdentity, port: int, *, new: bool = True
 ) -> int:
-    """The node port of the job's Service, which is made if the pod lacks it."""
+    """Returns the node port of the job's Service, which is created if it is missing."""
     made = await ensure_service(pods, http_service(pod, job, port), look_first=not new)
     return int(made["spec"]["ports"][0]["nodePort"])

@@ -1,6 +1,6 @@
-"""What people see of their jobs on the Hub's pages: the form, notes on the home page, the page inside a job.
+"""The Hub's pages about jobs: the form, notes on the home page, the page inside a job.
 
-Everything here is for showing. It reads the Hub's spawners and the pods that the watch knows, and decides nothing.
+The module reads the Hub's spawners and the pods of the watch, and decides nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _submitted: ContextVar[tuple[str, dict[str, object]] | None] = ContextVar("submi
 
 @dataclass(frozen=True, slots=True)
 class ServerNote:
-    """What JupyterHub's own list of servers does not say of one: its SSH command, or why its last job ended."""
+    """A note beside a server in JupyterHub's list: its SSH command, or the reason of its last job's end."""
 
     title: str
     sentence: str
@@ -91,7 +91,7 @@ class PageSpawner(LinkedSpawner, Protocol):
 
 
 class PageProperties:
-    """What the Hub's templates ask of a spawner."""
+    """The properties of a spawner that the Hub's templates use."""
 
     @property
     def portal_url(self: LinkedSpawner) -> str | None:
@@ -119,7 +119,7 @@ class PageProperties:
             return False
 
     def server_notes(self: PageSpawner) -> list[ServerNote]:
-        """What the home page of a Hub without a Manager tells besides JupyterHub's own list."""
+        """Returns the notes for the home page of a Hub without a Manager."""
         return server_notes(self) if self.templates_dir else []
 
 
@@ -162,7 +162,7 @@ def keys_url(spawner: PageSpawner) -> str | None:
 
 
 def form(spawner: PageSpawner, free: Mapping[str, tuple[float, float]] | None = None) -> str:
-    """The options form; after a refusal with what had been chosen, else with what was chosen last time.
+    """Returns the options form with the options of the refused request, else with those of the last start.
 
     ``free``: how many GPUs of each type are free, and on one node, as far as known.
     """

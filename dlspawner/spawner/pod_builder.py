@@ -12,7 +12,7 @@ The Manager is asked at each start and its answers are not kept: after a loss of
 continue to use numbers that the Manager gives to other users.
 
 **Jobs with special permissions.** The namespace of ordinary jobs enforces Pod Security *restricted*. A job whose
-template asks for special permissions is made in a second namespace, which does not, so this module judges the final
+template asks for special permissions is made in a second namespace, which does not, so this module checks the final
 manifest there, including everything that the template, a profile, KubeSpawner's configuration or a hook has added: it
 uses only permissions that its template asks for and cluster.yaml switches on, or it is refused. With a second namespace
 that holds for every job; without one nothing changes, and Kubernetes alone judges.
@@ -100,8 +100,8 @@ class LaunchPlan:
     """One launch of one job: all that its objects are made of; ``rendered`` is its template's part of the pod."""
 
     job: naming.PodIdentity
-    wish: LaunchRequest
-    facts: rendering.RenderContext
+    request: LaunchRequest
+    context: rendering.RenderContext
     rendered: Manifest
     host_key: owned_objects.HostKey | None
     numbers: unix_account.UnixIds | None  # None: what KubeSpawner is configured with
@@ -126,14 +126,14 @@ def unnested(given: object) -> Mapping[str, object]:
 
 def check_options(settings: Settings, person: Owner, given: object, notebook_port: int | None = None) -> LaunchRequest:
     """The checked user options, or Refused with every sentence about them; the port is where jobs answer the Hub."""
-    wishes = unnested(given)
+    chosen = unnested(given)
     if person.name in settings.teams.blocked:
         raise StartRefused(BLOCKED, reason="blocked", status=403)
-    template = options.find_template(settings.templates, wishes, person.teams, settings.cluster.default_template)
+    template = options.find_template(settings.templates, chosen, person.teams, settings.cluster.default_template)
     if isinstance(template, InvalidOptions):
         raise StartRefused(*template.sentences, reason="template")
-    wishes = {name: one for name, one in wishes.items() if template.option(name) or not _PROFILE.fullmatch(str(name))}
-    choices = options.select_options(template, settings.cluster, wishes, person.teams, notebook_port)
+    chosen = {name: one for name, one in chosen.items() if template.option(name) or not _PROFILE.fullmatch(str(name))}
+    choices = options.select_options(template, settings.cluster, chosen, person.teams, notebook_port)
     if isinstance(choices, InvalidOptions):
         raise StartRefused(*choices.sentences, reason="options")
     return LaunchRequest(template, choices)
@@ -143,8 +143,8 @@ def team_of(teams: Sequence[Team], name: str) -> Team:
     return next((team for team in teams if team.name == name), Team(name))
 
 
-def make_plan(  # noqa: PLR0913 - these are the facts of a launch, each from another place
-    wish: LaunchRequest,
+def make_plan(  # noqa: PLR0913 - the context of a launch, each from another source
+    request: LaunchRequest,
     person: Owner,
     server: str,
     *,
@@ -166,13 +166,13 @@ def make_plan(  # noqa: PLR0913 - these are the facts of a launch, each from ano
 
     The template is rendered here and nowhere else, before anything is created. Without a gateway there is no sshd.
     """
-    account, choices = naming.unix_name(person.account), wish.choices
+    account, choices = naming.unix_name(person.account), request.choices
     # Without a command the job shows a page of ours, which comes with the same files as sshd.
-    needs_files = wish.template.ssh is not None or not wish.template.command
+    needs_files = request.template.ssh is not None or not request.template.command
     host_key = owned_objects.make_host_key() if needs_files else None
-    has_ssh = has_gateway and wish.template.ssh is not None
+    has_ssh = has_gateway and request.template.ssh is not None
     every_file = (*_FILES, *(_SEVERAL_FILES if choices.roles else ()))
-    facts = rendering.RenderContext(
+    context = rendering.RenderContext(
         user=person.name,
         server=server,
         unix_name=account,
@@ -193,24 +193,24 @@ def make_plan(  # noqa: PLR0913 - these are the facts of a launch, each from ano
         user=person.name,
         server=server,
         team=choices.team,
-        template=wish.template.name,
+        template=request.template.name,
         gpus=choices.gpus,
         ssh_host_key=host_key.public if host_key and has_ssh else None,
-        ssh_login=account if wish.template.ssh else None,
-        log_dir=rendering.log_dir(choices, facts, rendering.home_directory(wish.template, facts)),
+        ssh_login=account if request.template.ssh else None,
+        log_dir=rendering.log_dir(choices, context, rendering.home_directory(request.template, context)),
         preemptible=choices.preemptible,
         priority=choices.priority,
         requeue=choices.requeue,
         nonce=nonce,
     )
-    rendered = rendering.render(wish.template, choices, facts)
+    rendered = rendering.render(request.template, choices, context)
     if isinstance(rendered, InvalidOptions):
         raise StartRefused(*rendered.sentences, reason="options")
-    roles = rendering.render_roles(wish.template, choices, facts)
+    roles = rendering.render_roles(request.template, choices, context)
     return LaunchPlan(
         job=job,
-        wish=wish,
-        facts=facts,
+        request=request,
+        context=context,
         rendered=rendered,
         host_key=host_key,
         numbers=numbers,
@@ -218,15 +218,9 @@ def make_plan(  # noqa: PLR0913 - these are the facts of a launch, each from ano
         home_modes=tuple(home_modes),
         strict_groups=strict_groups,
         priority_class=classes.of(preemptible=choices.preemptible),
-        pods=pod_set.PodSet(roles, wish.template.on_pod_failure) if roles else None,
+        pods=pod_set.PodSet(roles, request.template.on_pod_failure) if roles else None,
         ephemeral_storage=ephemeral_storage,
     )
-
-
-def log_dir(wish: LaunchRequest, person: Owner) -> str | None:
-    """Returns the log directory of any launch of these options."""
-    facts = rendering.RenderContext(person.name, "", naming.unix_name(person.account), "", "")
-    return rendering.log_dir(wish.choices, facts, rendering.home_directory(wish.template, facts))
 
 
 def _pod_fragment(launch: LaunchPlan) -> Manifest:
@@ -262,13 +256,13 @@ def build_pod(plain: Manifest, launch: LaunchPlan, domain: str) -> Manifest:
     merged = as_one_person(merge_pod(plain, _pod_fragment(launch)))
     # Or the job would see the Services of all others; said here, because extra_pod_config is replaced as a whole.
     merged["spec"].setdefault("enableServiceLinks", False)
-    merged = _with_ephemeral_storage(merged, launch.wish.template.work_container, launch.ephemeral_storage)
+    merged = _with_ephemeral_storage(merged, launch.request.template.work_container, launch.ephemeral_storage)
     whole = _with_names(
         _with_class(security.restricted(merged, strict_groups=launch.strict_groups), launch.priority_class)
     )
     if launch.pods is not None:
-        whole = pod_set.as_first(whole, launch.pods, naming.pods_object(launch.facts.pod_name), domain)
-    claim = launch.facts.home_claim
+        whole = pod_set.as_first(whole, launch.pods, naming.pods_object(launch.context.pod_name), domain)
+    claim = launch.context.home_claim
     return launch_pod.with_home_affinity(whole, claim, launch.home_modes) if claim else whole
 
 

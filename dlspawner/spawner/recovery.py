@@ -1,22 +1,22 @@
-"""A restarted Hub and the servers that it remembers: running servers continue, and so does a start on its way.
+"""The servers in the database of a restarted Hub: running servers continue, and so do interrupted starts.
 
-JupyterHub checks each of them, once: is it alive, where is it, does it answer. A server that does not answer within
-``http_timeout`` is stopped, and until then it is in a state ("check") in which JupyterHub shows no progress and answers
-a stop with 500. A pod that waits for a node would be lost, or could not be stopped; so would one that runs, on a node
-or behind a network that is silent for a moment.
+JupyterHub checks each server once: is it alive, what is its address, does it answer. A server that does not answer
+within ``http_timeout`` is stopped, and until then it is in a state ("check") in which JupyterHub shows no progress and
+answers a stop with 500. A pod that waits for a node would be lost, or could not be stopped; so would a running pod on a
+node, or behind a network, that is silent for a moment.
 
-So the check gets its answer at once. ``get_url`` is its moment, the only one at which the check (JupyterHub 5.5 to 6.1)
-waits for the spawner while the server may still come up. What is left of a start goes on as what it is, a start:
-pending "spawn", with the progress page, ended by a stop, and with the reason on the pages when it fails.
+So the check gets its answer at once, in ``get_url``, the only call in which the check (JupyterHub 5.5 to 6.1) waits for
+the spawner while the server may still come up. An interrupted start continues as a start: pending "spawn", with the
+progress page, ended by a stop, and with the reason on the pages if it fails.
 
-**A start that was over is never put back under the rules of a start**: not its pod's other containers, not its token,
-not its silence end such a server. Its state says which it is. As long as its pod is alive, or nobody sees the pod, it
-goes on, and what ends it later is what ends any server: a poll.
+**A finished start is never treated as a start again**: such a server is ended neither for its pod's other containers,
+nor for its token, nor because it is silent. The saved state tells which starts were finished. The server continues as
+long as its pod is alive, or the pod cannot be seen; later a poll ends it as any server.
 
-Refused: waiting in ``get_url``. Pending pods survive, but in the state "check", and no failure has a place to be shown.
+Refused: waiting in ``get_url``. Pending pods survive, but in the state "check", which shows no reason of a failure.
 
-What a killed Hub has not made of a pod's Secret and Services is made by the first poll, or beside the rest of the
-start: each is looked at before it is made, because it is most likely there, and few pods are looked at at once.
+The first poll, or the rest of the start, creates the Secret and Services that a killed Hub did not create. Each is read
+before it is created, because it most likely exists, and few pods are checked at once.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class AlwaysUpServer(Server):
 
 
 def assume_up(spawner: Any) -> None:
-    """Answer the check that is going on; to be called by ``get_url`` as its last act."""
+    """Answers the running check; ``get_url`` calls it last."""
     spawner._server = AlwaysUpServer(orm_server=spawner.orm_spawner.server)
 
 
 def resume_start(spawner: Any) -> None:
-    """The same, and go on with the start."""
+    """Answers the running check, and continues the start."""
     start = asyncio.create_task(_resumed(spawner), name=f"start of {spawner.pod_key} after a restart")
     spawner._spawn_pending, spawner._spawn_future = True, start
     start.add_done_callback(partial(_over, spawner))
@@ -61,7 +61,7 @@ def resume_start(spawner: Any) -> None:
 
 
 async def _resumed(spawner: Any) -> None:
-    """As ``User.spawn`` of JupyterHub from the moment at which the pod exists."""
+    """Does the same as ``User.spawn`` of JupyterHub after the creation of the pod."""
     try:
         async with asyncio.timeout(spawner.start_timeout):
             while spawner._check_pending:  # noqa: ASYNC110 - not once, as JupyterHub is today
@@ -88,7 +88,7 @@ async def _resumed(spawner: Any) -> None:
     try:
         await spawner.user.settings["proxy"].add_user(spawner.user, spawner.name)
     finally:
-        spawner.start_polling()  # also without a route, which the Hub adds when it looks at all of them
+        spawner.start_polling()  # also without a route, which the Hub adds when it checks all routes
 
 
 def _over(spawner: Any, start: asyncio.Task[None]) -> None:
@@ -100,9 +100,9 @@ def _over(spawner: Any, start: asyncio.Task[None]) -> None:
 
 
 async def repair_stock_objects(spawner: Any, pod: PodDict) -> None:
-    """Make the Secret (``internal_ssl``) and the Service of KubeSpawner's that a killed Hub has left out."""
+    """Creates the missing Secret (``internal_ssl``) and Service of KubeSpawner after the Hub was killed."""
     pods, owner = spawner.pods, make_owner_reference(pod["metadata"]["name"], pod["metadata"]["uid"])
-    # New certificates take the place of those that the person's other servers were started with.
+    # New certificates replace those of the user's other servers.
     if spawner.internal_ssl and await owned_objects.find(pods, "secret", spawner.secret_name, uid(pod)) is None:
         spawner.cert_paths = await maybe_future(spawner.move_certs(await maybe_future(spawner.create_certs())))
         await owned_objects.ensure_object(pods, "secret", pods.plain(spawner.get_secret_manifest(owner)))

@@ -64,16 +64,16 @@ from dlspawner.spawner.traits import JobTraits
 
 STATE_JOB, STATE_OPTIONS = "dlspawner_job", "dlspawner_options"
 STATE_ACCOUNT = "dlspawner_account"
-STATE_UNTOLD = "dlspawner_untold"  # the job, "" for one that was not known yet
+STATE_UNREPORTED_STOP = "dlspawner_untold"  # the job, "" for one that was not known yet
 
 NO_SSH = "SSH is not set up on this Hub. Ask an administrator."
 _WRONG = (400, 403)  # statuses of requests that are refused for their options, not for a missing answer
 
-_TO_SAY_WHY = 1.0  # second before an admission expires, to report why a start that waits for an earlier pod fails
+_REPORT_SECONDS = 1.0  # second before an admission expires, to report why a start that waits for an earlier pod fails
 
 
 def _check(spawner: DLSpawner, given: object) -> None:
-    with spawner.taking_options():
+    with spawner.restoring_options():
         spawner.check_options(given)
 
 
@@ -88,16 +88,16 @@ def _new_id() -> str:
 class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
     """A KubeSpawner that launches what job templates describe."""
 
-    _drawn_id: str | None = None  # for the next one
+    _new_job_id: str | None = None  # for the next one
     _percent = 0  # how far the progress page has come
-    _taken: dict[str, Any] | None = None  # the user options of the last start that was not refused
+    _accepted_options: dict[str, Any] | None = None  # the user options of the last start that was not refused
     _node_port: int | None = None  # of its web server, where jobs are reached by NodePort
     _launch: LaunchPlan | None = None
     _job_id: str | None = None  # of the job whose start is saved
-    _keeping: tuple[str, asyncio.Task[None]] | None = None  # whether the log of the pod with this uid is kept
+    _log_wait: tuple[str, asyncio.Task[None]] | None = None  # whether the log of the pod with this uid is kept
     _special = False  # whether the job is in the second namespace
     _account: str | None = None  # of a renamed person, at the default server; the Manager tells it at each start
-    _kept_claim: Any = None  # that is made with the pod
+    _deferred_claim: Any = None  # that is made with the pod
 
     @property
     def offers_jobs(self) -> bool:
@@ -132,29 +132,29 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
     def get_state(self) -> dict[str, Any]:
         own = {
             STATE_JOB: self._job_id,
-            STATE_OPTIONS: self._taken,
+            STATE_OPTIONS: self._accepted_options,
             pod_builder.STATE_SPECIAL: self._special,
             STATE_ACCOUNT: self._account,
         }
         state: dict[str, Any] = {**super().get_state(), **{name: value for name, value in own.items() if value}}
         if self._unreported_stop is not None:
             # Only the database knows it: several spawners may share this server's row.
-            state[STATE_UNTOLD] = self._unreported_stop
+            state[STATE_UNREPORTED_STOP] = self._unreported_stop
         return state
 
     def load_state(self, state: dict[str, Any]) -> None:
         super().load_state(state)
-        self._job_id, self._taken = state.get(STATE_JOB), state.get(STATE_OPTIONS)
+        self._job_id, self._accepted_options = state.get(STATE_JOB), state.get(STATE_OPTIONS)
         self._special, self._account = bool(state.get(pod_builder.STATE_SPECIAL)), state.get(STATE_ACCOUNT)
 
     def clear_state(self) -> None:
         super().clear_state()
-        self._to_namespace(special=False)
+        self._set_namespace(special=False)
         self._job_id = None
 
     def start(self) -> Any:
         """The job's id is saved with the rest, unless it turns out that it has waited and has another one."""
-        self._job_id = self._drawn_id = _new_id() if self.offers_jobs else None
+        self._job_id = self._new_job_id = _new_id() if self.offers_jobs else None
         return super().start()
 
     def _forget_start(self) -> None:
@@ -219,34 +219,34 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
         return pages.queued(self, await self.queue_status())
 
     async def stop(self, now: bool = False) -> None:
-        await self._learn_why()
+        await self._fetch_stop_reason()
         await super().stop(now)
 
     async def _interrupted(self) -> None:
         """Cancels the job, or the Manager would start it again; survives a Manager that is away."""
         if self._may_wait:
             known = self._launch is not None and self._launch.job.id == self._job_id  # else it is a drawn one
-            self._note_untold((self._job_id if known else None) or "")
+            self._store_unreported_stop((self._job_id if known else None) or "")
             await self._report_stop()
 
     @property
     def _unreported_stop(self) -> str | None:
         """The job of a stop that the Manager may not have heard of."""
-        kept = (self.orm_spawner.state or {}).get(STATE_UNTOLD) if self.orm_spawner is not None else None
+        kept = (self.orm_spawner.state or {}).get(STATE_UNREPORTED_STOP) if self.orm_spawner is not None else None
         return kept if isinstance(kept, str) else None
 
-    def _note_untold(self, job: str | None) -> None:
+    def _store_unreported_stop(self, job: str | None) -> None:
         session = self._hub_session
         if session is None:
             return  # the server was removed meanwhile
-        kept = {name: value for name, value in (self.orm_spawner.state or {}).items() if name != STATE_UNTOLD}
-        self.orm_spawner.state = kept if job is None else {**kept, STATE_UNTOLD: job}
+        kept = {name: value for name, value in (self.orm_spawner.state or {}).items() if name != STATE_UNREPORTED_STOP}
+        self.orm_spawner.state = kept if job is None else {**kept, STATE_UNREPORTED_STOP: job}
         session.commit()
 
     async def _report_stop(self) -> None:
         """The Manager hears of the last stop, at once or when it is back."""
         manager = replace(self._manager, until=None)
-        heard = partial(self._note_untold, None)
+        heard = partial(self._store_unreported_stop, None)
         await manager.start_interrupted(self.user.name, self.name or "", self._unreported_stop, heard)
 
     @property
@@ -296,16 +296,16 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
         if job is None or not pod_status.has_printed(pod):
             return
         which = str(pod["metadata"]["uid"])
-        if self._keeping is None or self._keeping[0] != which:  # a stop and a poll share one question
-            keeping = asyncio.create_task(self._until_kept(job.id, which), name=f"keep the log of {self.pod_key}")
-            self._keeping = which, keeping
-        await asyncio.shield(self._keeping[1])
+        if self._log_wait is None or self._log_wait[0] != which:  # a stop and a poll share one question
+            keeping = asyncio.create_task(self._wait_for_log(job.id, which), name=f"keep the log of {self.pod_key}")
+            self._log_wait = which, keeping
+        await asyncio.shield(self._log_wait[1])
 
-    async def _until_kept(self, job: str, pod: str) -> None:
+    async def _wait_for_log(self, job: str, pod: str) -> None:
         if not await replace(self._manager, until=None).log_kept(job, pod):
             self.log.warning("pod=%s is deleted although not all of its log is kept", self.pod_key)
 
-    async def _learn_why(self) -> None:
+    async def _fetch_stop_reason(self) -> None:
         """Lets the person read why the Manager has the job stopped; of any other stop the Manager hears here."""
         job = self.job() if self._has_manager else None
         starting = self._spawn_future is not None and not self._spawn_future.done()
@@ -315,7 +315,7 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
         if sentence is not None:
             self.log.info("pod=%s is stopped by the Manager: %s", self.pod_key, sentence)
             self._ended = sentence
-            self._show_end(sentence)
+            self._show_end_reason(sentence)
         else:
             await replace(self._manager, until=None).start_interrupted(job.user, job.server, job.id)
 
@@ -352,7 +352,7 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
         return pod_builder.check_options(now, self._person(now), given, self.port)
 
     @contextmanager
-    def taking_options(self) -> Iterator[None]:
+    def restoring_options(self) -> Iterator[None]:
         """Within it a request for a start is accepted or refused by its options; a refused request leaves no options.
 
         The Hub stores options before they are checked, for the next start without any: that of a pending job.
@@ -361,9 +361,9 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
             yield
         except StartRefused as refused:
             if isinstance(refused, StartQueued):
-                self._taken = dict(self.user_options)
-            elif self._taken is not None and refused.status_code in _WRONG and self.orm_spawner is not None:
-                self.orm_spawner.user_options = self._taken
+                self._accepted_options = dict(self.user_options)
+            elif self._accepted_options is not None and refused.status_code in _WRONG and self.orm_spawner is not None:
+                self.orm_spawner.user_options = self._accepted_options
                 self._commit()
             raise
 
@@ -371,7 +371,7 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
         return super()._problems() + (configuration.job_problems(self) if self.offers_jobs else [])
 
     async def load_user_options(self) -> None:
-        with self.taking_options():
+        with self.restoring_options():
             await self._plan()
 
     async def _plan(self) -> None:
@@ -381,14 +381,14 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
             return
         now = self.settings  # the files may change while it starts
         person = self._person(now)
-        wish = pod_builder.check_options(now, person, self.user_options, self.port)
-        pod_builder.check_place(self, wish.template, has_manager=self._has_manager)
+        request = pod_builder.check_options(now, person, self.user_options, self.port)
+        pod_builder.check_place(self, request.template, has_manager=self._has_manager)
         if not self.ssh_ca_public_key_file:
-            self._without_ssh(wish.template)
-        waits, numbers = await self._known_to_manager(asks=self._has_quota or bool(wish.template.special))
-        drawn, self._drawn_id = self._drawn_id, None
+            self._without_ssh(request.template)
+        waits, numbers = await self._prepare_with_manager(asks=self._has_quota or bool(request.template.special))
+        drawn, self._new_job_id = self._new_job_id, None
         self._launch = pod_builder.make_plan(
-            wish,
+            request,
             replace(person, account=self.account),
             self.name or "",
             identifier=waits or drawn or _new_id(),
@@ -409,7 +409,7 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
         if self._launch.host_key is not None:
             self._user_ca()
         # Last, so that KubeSpawner watches the namespace before its pods are read.
-        self._to_namespace(special=bool(wish.template.special))
+        self._set_namespace(special=bool(request.template.special))
 
     def _use_account(self, account: str) -> None:
         """Lets a renamed person keep what is on disk: the claim, and volumes with the name in them."""
@@ -460,8 +460,8 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
     def _final(self, manifest: dict[str, Any]) -> dict[str, Any]:
         if self._launch is None:
             return super()._final(manifest)
-        pod_builder.check_permissions(self, manifest, self._launch.wish.template, self.settings.cluster)
-        kind = self._launch.wish.choices.gpu_type  # which cluster.yaml may have no more
+        pod_builder.check_permissions(self, manifest, self._launch.request.template, self.settings.cluster)
+        kind = self._launch.request.choices.gpu_type  # which cluster.yaml may have no more
         return launch_pod.disable_gpus_by_default(
             manifest, self.settings.cluster.gpu_resources | (kind.resources if kind else set())
         )
@@ -469,13 +469,13 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
     async def _create(self, manifest: dict[str, Any], until: float = math.inf) -> PodDict:
         """Creates the pod if the Manager has admitted it, and before the deadline of the admission."""
         pod = await self._create_admitted(manifest, until)
-        self._taken = dict(self.user_options) if self._launch is not None else None
+        self._accepted_options = dict(self.user_options) if self._launch is not None else None
         return pod
 
     async def _create_admitted(self, manifest: dict[str, Any], until: float) -> PodDict:
         if self._launch is None or not (self._has_quota or self._special):
             return await self._create_with_claim(manifest, until)
-        job, template, seconds = self._launch.job, self._launch.wish.template, self.k8s_api_request_timeout
+        job, template, seconds = self._launch.job, self._launch.request.template, self.k8s_api_request_timeout
         question = manager_link.admission_request(manifest, job, self.namespace, seconds, template)
         question = {**question, "options": dict(self.user_options)}  # it can be started again with them
         if email := await pod_builder.mail_address(self):
@@ -483,7 +483,7 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
         hosts = self.settings.cluster.host_ports
         if hosts is not None and any(wanted := pod_set.wanted_ports(manifest, template.ports)):
             question |= {"ports": [sum(one.count for one in own) for own in wanted]}
-        with self.taking_options():
+        with self.restoring_options():
             admitted = await self._manager.admission(job.id, question, self._waits)
         if admitted.pods_exist:
             return await engine_pods.take(self, job.id)
@@ -493,9 +493,9 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
                 manifest = pod_set.with_additions(manifest, admitted.additions)
                 if hosts is not None and admitted.ports:
                     manifest = pod_set.with_ports(manifest, template.ports, admitted.ports, enforce=hosts.enforce)
-                return await self._create_with_claim(manifest, min(until, admitted.until - _TO_SAY_WHY))
+                return await self._create_with_claim(manifest, min(until, admitted.until - _REPORT_SECONDS))
         except StartRefused as refused:
-            if not refused.unsure:
+            if not refused.outcome_unknown:
                 passes = isinstance(refused, GaveUp)
                 await self._manager.release_reservation(job.id, job.user, passes=passes, why=refused.message)
             raise
@@ -516,7 +516,7 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
             raise self._waits((sentence,), Reason.ENGINE.value)
 
     async def _create_with_claim(self, manifest: dict[str, Any], until: float) -> PodDict:
-        claim, self._kept_claim = self._kept_claim, None
+        claim, self._deferred_claim = self._deferred_claim, None
         if claim is not None:
             await super()._make_create_pvc_request(claim, self.k8s_api_request_timeout)
         manifest = await self._without_missing_claims(manifest)
@@ -532,7 +532,7 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
 
     async def _without_missing_claims(self, manifest: dict[str, Any]) -> dict[str, Any]:
         """The manifest without claims of the team that do not exist; without an answer it is Kubernetes' to say."""
-        claims = {one.claim for one in self._launch.facts.team_mounts} if self._launch else set()
+        claims = {one.claim for one in self._launch.context.team_mounts} if self._launch else set()
         missing = set()
         for claim in sorted(claims.intersection(launch_pod.claims(manifest).values())):
             with suppress(StartRefused):
@@ -545,10 +545,10 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
         """Delays the claim of a job with special permissions until it is approved."""
         if not self._special:
             return await super()._make_create_pvc_request(pvc, request_timeout)
-        self._kept_claim = pvc
+        self._deferred_claim = pvc
         return True
 
-    def _to_namespace(self, *, special: bool) -> None:
+    def _set_namespace(self, *, special: bool) -> None:
         """Sets the namespace of the next job. KubeSpawner would keep that of the last one, and that it has a claim."""
         if special or self._special:
             self._pvc_exists = False
@@ -562,7 +562,7 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
         page = pages.wait_url(self, self.name or "")
         return StartQueued(*sentences, reason=reason, page=page, handler=self.handler)
 
-    async def _known_to_manager(self, *, asks: bool) -> tuple[str | None, UnixIds | None]:
+    async def _prepare_with_manager(self, *, asks: bool) -> tuple[str | None, UnixIds | None]:
         """Returns the pending job of this server, and the user's ids; with one request where the Manager gives them."""
         uids, where = self.settings.cluster.accounts, (self.user.name, self.name or "")
         stopped = asks and self._unreported_stop is not None
@@ -583,15 +583,15 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
             raise StartRefused(STOPPED, reason="stopped", status=403)
         return job, numbers
 
-    async def _ensure_children(self, pod: PodDict) -> None:
-        await super()._ensure_children(pod)
+    async def _ensure_owned_objects(self, pod: PodDict) -> None:
+        await super()._ensure_owned_objects(pod)
         job = naming.read_job(pod["metadata"]) if self.offers_jobs else None
         if job is None:
             return
         # ``None``: another process has made the pod, and only what is missing is to be made.
         launch = self._launch
         mine = launch if launch is not None and (launch.job.id, launch.job.nonce) == (job.id, job.nonce) else None
-        template = mine.wish.template if mine else self.settings.template(job.template)
+        template = mine.request.template if mine else self.settings.template(job.template)
         new, files = mine is not None, None
         if owned_objects.needs_secret(pod, new=new):
             files = owned_objects.SecretFiles(
@@ -611,7 +611,7 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
 
     @property
     def _by_node_port(self) -> bool:
-        return self.offers_jobs and self.http_service_type == "nodeport" and not self._has_stock_children
+        return self.offers_jobs and self.http_service_type == "nodeport" and not self._has_stock_objects
 
     def _knows_address(self, pod: PodDict) -> bool:
         if not self._by_node_port or naming.read_job(pod["metadata"]) is None:
@@ -641,7 +641,7 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
                 f"The job runs, but nothing answers on its port {reach.port_of(url)}: "
                 "start it again with a program that listens there, or ask an administrator."
             )
-            self._fails(sentence, "no-answer")
+            self._record_failure(sentence, "no-answer")
             raise StartRefused(sentence, reason="no-answer")
 
     async def progress(self) -> AsyncIterator[dict[str, Any]]:

@@ -46,7 +46,7 @@ from dlspawner.spawner.kube.pods import PodRequests, token, uid
 from dlspawner.spawner.kube.requests import ApiError, Requests, without_secrets
 
 STATE_ENDED = "dlspawner_ended"
-STATE_BEGUN = "dlspawner_begun"
+STATE_POD_EXPECTED = "dlspawner_begun"
 STATE_STARTING = "dlspawner_starting"
 
 STARTING = ContextVar("starting", default=False)  # in the task of a start, and in those that it makes
@@ -74,15 +74,15 @@ class StartingSpawner(KubeSpawner):
     _began = 0.0  # when the start began, by the event loop's clock
     after_pod_created_hook: Any  # KubeSpawner's trait, wrapped while a start runs
     consecutive_failure_limit: int  # JupyterHub's trait
-    _ended: str | None = None  # why the last pod ended, for the person
+    _ended: str | None = None  # the reason of the last pod's end, for the user
     _waiting: start_problems.StartMonitor | None = None
-    _complete_pod: str | None = None  # uid of the pod of which nothing is missing
-    _created: PodDict | None = None  # this start's pod, as it was answered
-    _unasked = False  # whether this start has not asked for a pod, or surely got none
-    _begun = False  # whether it was saved that a pod is about to be asked for, and none was seen since
-    _starting = False  # whether a start was saved that is not known to be over
-    _unsure = False  # whether it has asked, and the result is unknown
-    _left_in_cluster = False  # whether the start has ended and its pods wait in the cluster
+    _complete_pod: str | None = None  # uid of the pod whose objects are complete
+    _created: PodDict | None = None  # this start's pod, as the API server answered
+    _no_pod_requested = False  # true if this start has not requested a pod, or its request certainly failed
+    _pod_expected = False  # saved before the pod is requested, until a pod is seen
+    _starting = False  # saved while a start is not known to be over
+    _outcome_unknown = False  # true if a pod was requested without an answer
+    _left_in_cluster = False  # true if the start has ended and its pods wait in the cluster
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -96,7 +96,7 @@ class StartingSpawner(KubeSpawner):
     def configured(self, name: str) -> Any:
         return configuration.configured(type(self), self.config, name)
 
-    # What cannot be expanded stays as it is: pages and looks at pods work, and each start is refused.
+    # Texts that cannot be expanded stay unchanged: pages and polls work, and each start is refused.
 
     @validate("dns_name_template")
     def _expandable(self, proposal: Any) -> str:
@@ -120,7 +120,7 @@ class StartingSpawner(KubeSpawner):
         self._check_configuration()  # once more: a profile has values of its own
 
     def _problems(self) -> list[str]:
-        """What an administrator has to change before anything can start."""
+        """Returns the problems of the configuration that an administrator has to correct before a start."""
         return [self._limit_problem] if self._limit_problem else configuration.problems(self)
 
     def _check_configuration(self) -> None:
@@ -232,7 +232,7 @@ class StartingSpawner(KubeSpawner):
         return STARTING.get() and not (future is not None and future.done())
 
     def _until(self) -> float:
-        """The moment at which the start has to say why it has failed, if it has."""
+        """Returns the time at which a start ends with the reason of its failure."""
         return self._began + start_problems.deadline_of(self.start_timeout)
 
     def _deadline(self) -> float | None:
@@ -243,15 +243,15 @@ class StartingSpawner(KubeSpawner):
         return max(0.0, self._until() - asyncio.get_running_loop().time())
 
     def _gpu_resources(self) -> frozenset[str]:
-        """Names of resources that are GPUs, for sentences about a lack of them."""
+        """Returns the names of GPU resources, for sentences about missing GPUs."""
         return frozenset()
 
     def _grace_seconds(self) -> int | None:
-        """Between asking a pod to end and ending it; ``None``: as the pod itself says."""
+        """Returns the grace period of deletions; ``None`` for that of each pod."""
         return int(self.delete_grace_period)
 
     def _is_own(self, pod: PodDict) -> bool:
-        """True if a pod of our name was made by this very start: it carries the start's own token."""
+        """True if this start has created the pod of our name, which then has the token of the start."""
         return bool(self.api_token) and token(pod) == str(self.api_token)
 
     async def _start_reflector(self, kind: str, *arguments: Any, **more: Any) -> Any:
@@ -291,7 +291,7 @@ class StartingSpawner(KubeSpawner):
 
     @property
     def events(self) -> list[PodDict]:
-        # The parent's asks for those of all pods, once a second and person.
+        # The parent's reads the events of all pods, once a second and user.
         reflector = self.event_reflector
         told: list[PodDict] = reflector.of(self.pod_key) if reflector else []
         earlier = [at for at, event in enumerate(told, 1) if event["metadata"]["uid"] == self._last_event]
@@ -308,13 +308,13 @@ class StartingSpawner(KubeSpawner):
     def _is_alive(self) -> bool:
         return pod_status.evaluate(self.pod()) == pod_status.ALIVE
 
-    def _sees_pods(self) -> bool:
+    def _has_listed_pods(self) -> bool:
         """True if the pods have been listed once."""
         loaded = self.pod_reflector.first_load_future if self.pod_reflector else None
         return loaded is not None and loaded.done() and not loaded.cancelled() and loaded.exception() is None
 
-    async def _see_pods(self) -> None:
-        """Returns when the watch shows pods, however long listing is forbidden: no pod may be stopped unseen."""
+    async def _wait_for_pods(self) -> None:
+        """Returns after the first list of pods, however long it is forbidden: no pod is stopped unseen."""
         for delay in delays():
             try:
                 await self._start_watching_pods()
@@ -326,56 +326,62 @@ class StartingSpawner(KubeSpawner):
     # The start
 
     def get_state(self) -> dict[str, Any]:
-        own = {STATE_ENDED: self._ended, STATE_BEGUN: self._begun, STATE_STARTING: self._starting}
+        own = {STATE_ENDED: self._ended, STATE_POD_EXPECTED: self._pod_expected, STATE_STARTING: self._starting}
         return {**super().get_state(), **{name: value for name, value in own.items() if value}}
 
     def load_state(self, state: dict[str, Any]) -> None:
         super().load_state(state)
         self._ended = state.get(STATE_ENDED)
-        self._begun, self._starting = (bool(state.get(key)) for key in (STATE_BEGUN, STATE_STARTING))
+        self._pod_expected, self._starting = (bool(state.get(key)) for key in (STATE_POD_EXPECTED, STATE_STARTING))
 
     def clear_state(self) -> None:
         super().clear_state()
-        self._begun = self._starting = False
+        self._pod_expected = self._starting = False
 
     def _forget_start(self) -> None:
         """Drops manifests and keys that are not needed when the server has ended."""
         self._created, self._waiting = None, None
 
-    def _judge_gone(self) -> pod_status.Terminated:
-        """Judges the end of a pod that is not there; a killed Hub may never have made it."""
+    def _evaluate_gone(self) -> pod_status.Terminated:
+        """Evaluates the end of a missing pod; a killed Hub may never have created it."""
         last = self._last_seen()
         return (
             pod_status.Terminated(1, pod_status.BEGUN)
-            if last is None and self._begun
+            if last is None and self._pod_expected
             else pod_status.evaluate_gone(last)
         )
 
     def start(self) -> Any:
-        """As KubeSpawner's. JupyterHub commits what the call itself changes, which spares the start a commit."""
+        """Saves the state and starts as KubeSpawner. JupyterHub commits it, which saves a commit later."""
         self._ended = None
-        self._begun = self._starting = True  # as when its pod is asked for: nothing is left to save then
+        self._pod_expected = self._starting = True  # as for the request of the pod: nothing is left to save then
         if self.orm_spawner is not None:  # other tools construct a spawner without a row in the Hub's database
             self.orm_spawner.state = self.get_state()
-        self._begun = self._starting = False
+        self._pod_expected = self._starting = False
         return super().start()
 
     async def _start(self) -> str:
-        self._waiting, self._ended, self._created, self._unasked, self._unsure = None, None, None, True, False
+        self._waiting, self._ended, self._created, self._no_pod_requested, self._outcome_unknown = (
+            None,
+            None,
+            None,
+            True,
+            False,
+        )
         self._left_in_cluster = False
         STARTING.set(True)
         request = request_log.accept(self.handler.request.headers.get(request_log.HEADER) if self.handler else None)
         self.log.info("pod=%s starts: request=%s", self.pod_key, request)
         self._began = asyncio.get_running_loop().time()
         self._check_configuration()
-        # Hooks, the Manager's answers and KubeSpawner's own waits: each may be in time, and all together late.
+        # Hooks, requests to the Manager and KubeSpawner's own waits may each be in time, and late together.
         try:
             async with asyncio.timeout_at(self._began + start_problems.last_moment_of(self.start_timeout)):
                 url: str = await super()._start()
             self._complete_pod = uid(self.pod())  # nothing of it is missing
         except (ApiException, ClientError, TimeoutError) as problem:
             if isinstance(problem, TimeoutError) and not self._left():
-                self._out_of_time()
+                self._fail_out_of_time()
             raise self.requests.refused("start", without_secrets(problem)) from None
         except StartRefused as refused:
             if not refused.waits:
@@ -395,39 +401,39 @@ class StartingSpawner(KubeSpawner):
         return ""
 
     def _does_not_answer(self, url: str) -> None:
-        """A hook for a running pod whose server does not listen yet: the Hub tries for itself."""
+        """A hook for a running pod whose server does not listen yet; the Hub then tries to connect itself."""
 
     async def _make_create_pod_request(self, pod: Any, request_timeout: float) -> bool:
-        """Create the pod and what belongs to it. The last place that sees the manifest, hooks and all."""
-        self._begun = self._starting = True
+        """Creates the pod and its objects, from the final manifest with the changes of all hooks."""
+        self._pod_expected = self._starting = True
         self.save_state()
-        self._unasked, self._unsure = False, True
+        self._no_pod_requested, self._outcome_unknown = False, True
         try:
             created = await self._create(self._final(dict(self.pods.plain(pod))))
         except StartRefused as refused:
-            self._unsure, self._unasked = refused.unsure, not refused.unsure
+            self._outcome_unknown, self._no_pod_requested = refused.outcome_unknown, not refused.outcome_unknown
             raise
-        self._unsure = self._begun = False
+        self._outcome_unknown = self._pod_expected = False
         self._created = created
         self.pod_reflector.learn(created)
         try:
-            await self._ensure_children(created)
+            await self._ensure_owned_objects(created)
         except StartRefused as refused:
             self._ended = refused.message  # there is no second try while the Hub stops the pod
             raise
-        if not self._has_stock_children:
+        if not self._has_stock_objects:
             self._complete_pod = uid(created)
-        # When nothing is left to do before the pod may run, the watch is waited for right here, so that KubeSpawner
-        # finds the pod running at its first look instead of at one of its increasingly rare ones.
+        # If no other step precedes the run of the pod, this waits for the watch, so that KubeSpawner finds it running
+        # at its first poll, and not at one of its increasingly rare later ones.
         hook = self.after_pod_created_hook
         if hook:
             self.after_pod_created_hook = partial(self._run_hook, hook)
-        elif not self._has_stock_children:
+        elif not self._has_stock_objects:
             await self._until_running(created)
         return True
 
     @property
-    def _has_stock_children(self) -> bool:
+    def _has_stock_objects(self) -> bool:
         """True if KubeSpawner itself makes a Service, perhaps a Secret, for each pod."""
         return bool(self.internal_ssl or self.services_enabled)
 
@@ -435,7 +441,7 @@ class StartingSpawner(KubeSpawner):
         return manifest
 
     async def _create(self, manifest: dict[str, Any], until: float = math.inf) -> PodDict:
-        """The pod of this manifest, made now or found again; by ``until``, of the loop's clock, it says why not."""
+        """Creates the pod of this manifest, or finds it again; StartRefused by ``until`` on the loop's clock."""
         return await self.pods.by(until).create(manifest, self._is_own)
 
     async def _run_hook(self, hook: Callable[[Any, Any], Any], spawner: Any, pod: PodDict) -> None:
@@ -451,7 +457,7 @@ class StartingSpawner(KubeSpawner):
         # The parent waits ten seconds for one that has gone.
         last = self._last_seen()
         if pod is None and last is not None and uid(last) == uid(self._created):
-            self._gives_up(StartRefused(pod_status.evaluate_gone(last).reason, reason="job-failed"))
+            self._fail(StartRefused(pod_status.evaluate_gone(last).reason, reason="job-failed"))
         return bool(super().pod_has_uid(pod))
 
     def is_pod_running(self, pod: Any) -> bool:
@@ -460,24 +466,24 @@ class StartingSpawner(KubeSpawner):
         if self._created is not None and self._in_start and uid(seen) == uid(self._created):
             ended = pod_status.evaluate(pod) if pod else pod_status.evaluate_gone(seen)
             if isinstance(ended, pod_status.Terminated):
-                self._gives_up(StartRefused(ended.reason, reason="job-failed", status=JOB_ENDED))
+                self._fail(StartRefused(ended.reason, reason="job-failed", status=JOB_ENDED))
         # The parent raises KeyError for a pod that has no container statuses yet.
         return bool(pod and (pod.get("status") or {}).get("containerStatuses") and super().is_pod_running(pod))
 
-    def _fails(self, sentence: str, reason: str) -> None:
+    def _record_failure(self, sentence: str, reason: str) -> None:
         self._ended = sentence
         self.log.warning("pod=%s does not start: reason=%s %s", self.pod_key, reason, sentence)
 
-    def _gives_up(self, refused: StartRefused) -> NoReturn:
-        self._fails(refused.message, refused.reason)
+    def _fail(self, refused: StartRefused) -> NoReturn:
+        self._record_failure(refused.message, refused.reason)
         raise refused
 
-    def _out_of_time(self) -> NoReturn:
+    def _fail_out_of_time(self) -> NoReturn:
         pod = self.pod() if self._created is not None else None
         if self._waiting is not None and pod is not None:
-            self._gives_up(self._waiting.given_up(pod))
+            self._fail(self._waiting.given_up(pod))
         after = asyncio.get_running_loop().time() - self._began
-        self._gives_up(StartRefused(start_problems.SLOW.given_up(after), reason="start-timeout"))
+        self._fail(StartRefused(start_problems.SLOW.given_up(after), reason="start-timeout"))
 
     async def _until_running(self, created: PodDict) -> None:
         seconds = start_problems.deadline_of(self.start_timeout)
@@ -486,10 +492,10 @@ class StartingSpawner(KubeSpawner):
         try:
             await self._waiting.until_running(created)
         except StartRefused as refused:
-            self._gives_up(refused)
+            self._fail(refused)
 
     def save_state(self) -> None:
-        """The Hub does it when ``start`` has returned; one that is killed before finds the pod by what this says."""
+        """Saves the state now; the Hub saves it only after ``start``, and may be killed before."""
         state = self.get_state()
         if self.orm_spawner is None or self.orm_spawner.state == state:
             return
@@ -506,13 +512,13 @@ class StartingSpawner(KubeSpawner):
         if session is not None:
             session.commit()
 
-    async def _ensure_children(self, pod: PodDict) -> None:
-        """Make what belongs to the pod and is missing; does nothing the second time."""
+    async def _ensure_owned_objects(self, pod: PodDict) -> None:
+        """A hook that creates the missing objects of the pod."""
 
     async def _until_accepting(self, url: str, seconds: float) -> bool:
         accepts = await reach.until_accepting(url, seconds, self._is_alive)
         ended = pod_status.evaluate(self.pod())
         if isinstance(ended, pod_status.Terminated):
-            self._fails(ended.reason, "job-failed")
+            self._record_failure(ended.reason, "job-failed")
             raise StartRefused(ended.reason, reason="job-failed", status=JOB_ENDED)
         return accepts

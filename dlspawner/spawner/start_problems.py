@@ -1,10 +1,10 @@
-"""Why a starting pod does not run yet: what its status, its events and its claims say, in one sentence. Pure.
+"""The obstacle of a start, from the pod's status, its events and its claims, and the wait until the pod runs.
 
-A trouble has a *cause* and a *step*, what the person can do about it, and a *patience*: how many seconds the same
-trouble may last before the start is given up.
+A problem has a *cause*, a *step* that the user can take, and a *tolerance*: for how many seconds the same problem may
+last before the start is given up.
 
 ========================================================================  =========
-trouble                                                                   patience
+problem                                                                   tolerance
 ========================================================================  =========
 image: no such name, not in its registry, not given out to the cluster    at once
 image: registry does not answer, or asks to slow down, or node is full    waits
@@ -16,18 +16,17 @@ no node: too full, of another kind, reserved, closed, storage elsewhere   waits
 claim not bound: no StorageClass, a failing provisioner                   waits
 ========================================================================  =========
 
-*At once* is for what stays wrong until a person changes something. *15 s* is for objects that may be made a moment
-after the pod. *Waits* is for what may pass by itself, or when an administrator acts: the person reads it on the
-progress page as soon as Kubernetes knows it, and it is the reason that is given when ``start_timeout`` is over.
+*At once* is for problems that last until a user changes something. *15 s* is for objects that may be created a moment
+after the pod. *Waits* is for problems that may pass by themselves, or that an administrator can solve: the progress
+page shows them as soon as Kubernetes reports them, and they are the reason when ``start_timeout`` is over.
 
-What Kubernetes writes holds addresses, paths and sometimes credentials. It is read for facts and goes to the log.
+Messages of Kubernetes contain addresses, paths and sometimes credentials. They are read for facts, and logged.
 
-Waiting for a pod to run, and knowing meanwhile what holds it up.
-
-The watch wakes us when the pod changes. Some causes never change the pod: a volume that cannot be mounted, a claim that
-finds no storage, an image that is being pulled. When a pod makes no progress for a moment, and then less and less
-often, we look closer: the pod itself, for a watch may be silent without anybody's knowledge (a connection that a
-firewall has forgotten), and one list of this pod's events, or of its claims'. A healthy start never asks.
+`StartMonitor` waits for the pod. The watch wakes it when the pod changes. Some causes never change the pod: a volume
+that cannot be mounted, a claim without storage, an image that is being pulled. If a pod makes no progress for a moment,
+and then less and less often, the monitor reads the pod itself, because a watch may be silent unnoticed (a connection
+that a firewall has dropped), and one list of the pod's events, or of those of its claims. A healthy start needs none of
+these requests.
 
 Refused: KubeSpawner's reflector of events (``events_enabled``). It keeps every event of the namespace in the Hub's
 memory to use those of one pod, and a busy namespace has more events than pods.
@@ -65,7 +64,7 @@ _VOLUME = re.compile(r"for volume \"([^\"]+)\"")
 
 @dataclass(frozen=True, slots=True)
 class StartProblem:
-    """An obstacle of a start; ``detail`` is Kubernetes' text, for the log; ``patience`` None: until the deadline."""
+    """An obstacle of a start; ``detail`` is Kubernetes' text, for the log; ``tolerance`` None: until the deadline."""
 
     cause: str
     step: str
@@ -81,7 +80,7 @@ class StartProblem:
         return f"{self.cause}, and the job was given up after {text.duration(seconds)}: {self.step}."
 
 
-# Of a start that nothing holds up that Kubernetes could know.
+# For a start without a problem that Kubernetes reports.
 SLOW = StartProblem("The start takes too long", f"try again, or {ASK}")
 
 
@@ -102,7 +101,7 @@ def of_pod(pod: PodDict | None, gpus: Collection[str] = ()) -> StartProblem | No
             trouble = _image(reason, detail, image) or _making(reason, detail, image, name)
         if trouble is not None:
             found.append(trouble)
-    # What may pass by itself hides nothing that will not.
+    # A problem with a limited tolerance comes before one that may pass by itself.
     return next((trouble for trouble in found if trouble.tolerance is not None), found[0] if found else None)
 
 
@@ -131,7 +130,7 @@ def of_events(events: Iterable[PodDict], own: Collection[str] = ()) -> StartProb
 
 
 def of_claim(name: str, claim: PodDict | None, events: Iterable[PodDict]) -> StartProblem | None:
-    """Why a claim of an unscheduled pod has no volume; ``claim`` None: it does not exist."""
+    """Returns the problem of a claim of an unscheduled pod; ``claim`` None: it does not exist."""
     if claim is None:
         return _no_such("claim", name, "")
     phase = (claim.get("status") or {}).get("phase")
@@ -170,7 +169,7 @@ def of_nothing(pod: PodDict | None, pull: ImagePull | None = None) -> StartProbl
 
 
 def pulled_image(events: Iterable[PodDict]) -> ImagePull | None:
-    """The image that a pod's node is fetching."""
+    """Returns the image that the pod's node is pulling."""
     latest: PodDict = max(events, key=_order, default={})
     found = re.search(r"Pulling image \"([^\"]+)\"", str(latest.get("message") or ""))
     since = moment_of(f"{_when(latest)}+00:00") if found else None
@@ -222,7 +221,7 @@ def _making(reason: str, detail: str, image: str, name: str) -> StartProblem | N
     return StartProblem(f"The job's container {name} cannot be made", ASK, patience, detail)
 
 
-# What a registry's refusal looks like in the words of containerd, CRI-O and Docker -> cause, step, patience.
+# Patterns of a registry's refusal in the messages of containerd, CRI-O and Docker -> cause, step, tolerance.
 _REFUSALS: tuple[tuple[str, str, str, float | None], ...] = (
     (
         "no match for platform|no matching manifest",
@@ -292,7 +291,7 @@ def _no_such(kind: str, name: str, said: str) -> StartProblem:
     )
 
 
-# Of one second, which is as exactly as most events are told: what comes before what.
+# The order of events of the same second, the precision of most events.
 _ORDER = (
     "Scheduled",
     "FailedAttachVolume",
@@ -309,7 +308,7 @@ def _order(event: PodDict) -> tuple[str, int]:
 
 
 def _when(event: PodDict) -> str:
-    """When an event was last seen; RFC 3339 in UTC sorts as text to the second, which is what the old fields have."""
+    """Returns the time of an event, to the second as in the older fields; RFC 3339 in UTC sorts as text."""
     series: PodDict = event.get("series") or {}
     moments: Iterator[object] = (
         series.get("lastObservedTime"),
@@ -320,7 +319,7 @@ def _when(event: PodDict) -> str:
     return next((str(moment)[:19] for moment in moments if moment), "")
 
 
-# JupyterHub gives a start up after start_timeout without a word of ours: we are so much earlier, to give the reason.
+# JupyterHub ends a start after start_timeout without a reason: the spawner ends it earlier by these seconds.
 _EARLIER_SECONDS = 5.0
 _LAST_LOOK_SECONDS = 1.0
 
@@ -342,7 +341,7 @@ def last_moment_of(start_timeout: float) -> float:
 
 @dataclass(slots=True)
 class StartMonitor:
-    """One start. ``note`` says what holds it up, ``pull`` what is fetched; the watch wakes the pages that show them."""
+    """One start. ``note`` names the obstacle, ``pull`` the image; the watch wakes the pages that show them."""
 
     pods: PodRequests
     runs: Callable[[PodDict | None], bool]
@@ -355,7 +354,7 @@ class StartMonitor:
     _troubled_since: float = 0.0
 
     async def until_running(self, created: PodDict) -> None:
-        """Return when the pod runs; Refused, with the reason, when it will not."""
+        """Returns when the pod runs; StartRefused with the reason if it cannot."""
         tracing.event("pod: created")
         seen, pod, closer = False, None, None
         ahead = look_pauses()
@@ -382,7 +381,7 @@ class StartMonitor:
                 look_at = self._look_at(next(ahead))
 
     def _look_at(self, pause: float) -> float:
-        """When to look closer next; nothing is given up without a last look."""
+        """Returns the time of the next closer look; the last one is shortly before the deadline."""
         last = self.since + self.seconds - min(_LAST_LOOK_SECONDS, self.seconds / 4)
         return min(_now() + pause, last) if _now() < last else _now() + pause
 
@@ -405,7 +404,7 @@ class StartMonitor:
             raise StartRefused(judged.reason, reason="job-failed", status=JOB_ENDED)
 
     def _consider(self, told: StartProblem | None, closer: StartProblem | ImagePull | None) -> None:
-        """Take note of what the pod itself says, and of what the last closer look found."""
+        """Updates the note from the problem in the pod's status and from the last closer look."""
         found = closer if isinstance(closer, StartProblem) else told
         if found is None or self._trouble is None or found.cause != self._trouble.cause:
             self._troubled_since = _now()
@@ -431,12 +430,12 @@ class StartMonitor:
             raise self.given_up(pod)
 
     def given_up(self, pod: PodDict | None) -> StartRefused:
-        """Why the start ends when its time is over."""
+        """Returns the refusal of a start whose time is over."""
         found = self._trouble or of_nothing(pod, self.pull)
         return StartRefused(found.given_up(_now() - self.since), reason="start-timeout")
 
     async def _changed(self, look_at: float) -> bool:
-        """Wait for a change of the pod, but not beyond the moment when something else is due."""
+        """Waits for a change of the pod, until the next look or deadline at most; True if it changed."""
         until = min(look_at, self.since + self.seconds)
         if self._trouble is not None and self._trouble.tolerance is not None:
             until = min(until, self._troubled_since + self._trouble.tolerance)
@@ -452,7 +451,7 @@ class StartMonitor:
     ) -> StartProblem | ImagePull | None:
         """Reads problems beyond the pod's own status: from its events and claims, and the image that is being pulled.
 
-        Never fails, and is never late: what was known before stands then.
+        Never fails, and ends in time: otherwise the known problem stays.
         """
         try:
             async with asyncio.timeout_at(self.since + self.seconds):

@@ -32,7 +32,7 @@ from tornado.web import Application, RequestHandler
 from dlspawner.clients.hub import HubRejected
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.resources import PodRequest, ResourceRequest
-from dlspawner.core.text import amount, time
+from dlspawner.core.text import amount
 from dlspawner.manager.db import jobs
 from dlspawner.manager.http.api.base import page_path
 from dlspawner.manager.http.auth import identify
@@ -78,7 +78,7 @@ def told(row: Any, said: Mapping[str, Any]) -> dict[str, Any]:
         **{"id": row.job, "user": row.user_name, "server": row.server_name, "nodes": json.loads(row.nodes)},
         **{"gpus": amount(row.gpus_milli), "cpu": amount(row.cpu_milli)},
         **{name: getattr(row, name) for name in same},
-        **{name: time(getattr(row, name)) for name in times},
+        **{name: at and at.isoformat().replace("+00:00", "Z") for name in times for at in [getattr(row, name)]},
         **said,
     }
 
@@ -261,7 +261,7 @@ async def measure_on(world: World, folder: Path, db_url: str, kind: str) -> list
     async with offices(folder, db_url) as office, serving(office, world) as served, bare(served, said) as bare_url:
         await office.make_node("gpu-1", 64)
         office.hub.servers = {(f"user-{number % 500}", f"s{number}") for number in range(JOBS)}
-        await until(lambda: served.book.cluster_state.rooms, "the node is known")
+        await until(lambda: served.book.cluster_state.node_infos, "the node is known")
         await store(served, [job(served, number) for number in range(JOBS)])
         await served.acting.settled()
         assert len(served.book.records) > JOBS * 0.7  # the others have ended

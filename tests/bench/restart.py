@@ -79,7 +79,7 @@ async def come_back(port: int) -> tuple[float, float, int]:
         patch.setattr(DLSpawner, "server", SimpleNamespace(base_url="/user/x/", url=f"{at}/user/x/"))
         patch.setattr("kubespawner.KubeSpawner._start_reflector", known_watch)
         patch.setattr("dlspawner.spawner.orphans.look_after", lambda *_: None)
-        patch.setattr(DLSpawner, "_mend_children", _nothing_is_missing)
+        patch.setattr(DLSpawner, "_repair_owned_objects", _nothing_is_missing)
         patch.setattr(DLSpawner, "_get_pod_url", lambda *_: at)
         patch.setattr(
             "dlspawner.spawner.recovery.resume_start", lambda spawner: setattr(spawner, "_spawn_pending", True)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import yaml
 from aiohttp import web
 
 from dlspawner.clients import kubernetes
@@ -78,6 +79,16 @@ async def test_the_configuration_gives_namespace_and_token(tmp_path: Path) -> No
         await cluster.get(PODS, "a b", "n/s")
     assert requests[0].raw_path == "/api/v1/namespaces/n%2Fs/pods/a%20b"
     assert requests[0].headers["Authorization"] == "Bearer secret"
+
+
+async def test_kubeconfig_may_name_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters, contexts = tmp_path / "clusters", tmp_path / "contexts"
+    whole = yaml.safe_load(KUBECONFIG % "http://127.0.0.1:9")
+    clusters.write_text(yaml.safe_dump({"clusters": whole["clusters"], "users": whole["users"]}), encoding="utf-8")
+    contexts.write_text(yaml.safe_dump({"contexts": whole["contexts"], "current-context": "c"}), encoding="utf-8")
+    monkeypatch.setenv("KUBECONFIG", f"{clusters}:{contexts}")
+    async with await KubernetesClient.connect() as cluster:
+        assert (cluster.namespace, cluster.token) == ("here", "secret")
 
 
 async def test_a_missing_configuration_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ def install(folder: Path) -> None:
     for point in (BEFORE_POD, ON_ITS_WAY, LATE, REPLACED):
         holder.around(PodRequests, "create", _of_pods, before=point, note=lambda _, manifest, __: json.dumps(manifest))
     holder.around(PodRequests, "create", _of_pods, after=ANSWERED)
-    holder.around(DLSpawner, "_ensure_children", _of, before=BEFORE_SECRET)
+    holder.around(DLSpawner, "_ensure_owned_objects", _of, before=BEFORE_SECRET)
     holder.around(owned_objects, "ensure_service", _of_service, before=BEFORE_SERVICE)
     holder.around(owned_objects, "ensure_object", _of_second_pod, before=FURTHER_POD)
     holder.around(LifecycleSpawner, "_make_create_resource_request", _of, before=BEFORE_SERVICE)

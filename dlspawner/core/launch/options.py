@@ -1,6 +1,6 @@
 """The options that a user may choose, and the check of the chosen values.
 
-The form and the check both come from :func:`offered`, so a form can not offer what the check refuses. Strings from an
+The form and the check both come from `offered_options`, so a form can not offer what the check refuses. Strings from an
 HTML form and JSON from the REST API are both accepted, and nothing else: every wrong value becomes one sentence that
 says what would have worked, all of them together, never an exception.
 

@@ -1,4 +1,4 @@
-"""Pod manifests as plain camelCase trees: merge a fragment over a pod, and hide the GPUs that were not asked for.
+"""Pod manifests as plain camelCase dictionaries: merging, hidden GPUs, the user's own image, shared home directories.
 
 Merging follows Kubernetes' strategic merge where that matters: containers, volumes and environment by name, ports by
 number and protocol, mounts by path. Mappings merge leaf by leaf and any other list is replaced, except tolerations and
@@ -6,20 +6,18 @@ pull secrets, which only ever add up. Nothing is changed in place, and merging t
 
 Refused: deleting by ``null``, which makes the result depend on the order of merges.
 
-The additions to a pod with the user's own image in its work container ``main``, an image that is not prepared for us.
+A pod with the user's own, unprepared image in its work container ``main`` gets additions:
 
 * An init container copies the bundle of the image ``ssh`` (sshd, its libraries, a busybox) to an emptyDir, and ``main``
   sees it read-only at ``/dl``. Nothing is taken from the image and nothing is added to it.
 * ``main`` holds a lock on a file of another emptyDir as long as its first process lives; the login proxy waits for that
   lock and ends. The kernel releases it at any end of the process, SIGKILL included, without a question to Kubernetes.
 
-Where no ``ssh`` image is configured the image must have an sshd, as this machine has on the embedded cluster.
+Without a configured ``ssh`` image the image must have an sshd, as this machine has on the embedded cluster.
 
-Pods that share a home directory: how they are found, and when they must share a node as well. Pure.
-
-A volume that is *ReadWriteOnce* is attached to one node at a time. A second pod on another node would wait for it in
-vain, with an event that no user understands, so such pods are told to be where the others are. A pod satisfies its own
-term, so the first one goes anywhere; a pod that has ended counts no longer.
+A *ReadWriteOnce* home directory is attached to one node at a time: a second pod on another node would wait in vain,
+with an event that no user understands. Pods with such a claim therefore have an affinity to each other. A pod satisfies
+its own term, so the first one may go to any node; an ended pod no longer counts.
 
 https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-pod-affinity-and-anti-affinity
 """

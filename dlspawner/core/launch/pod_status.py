@@ -1,4 +1,4 @@
-"""Is a job's pod alive? A pure judgement of what Kubernetes says of it.
+"""Evaluates a job's pod: does the job run on, how has it ended, which step of its start is it at? PURE.
 
 KubeSpawner's ``poll()`` calls a pod alive that has failed, is being deleted or has lost its node. The rules here, in
 their order; the first that applies decides:
@@ -18,13 +18,11 @@ A silent node: the control plane sets the pod's Ready to False and nothing else;
 named a container. When the cluster then gives the pod up (after ``tolerationSeconds``, 300 s by default) the job has
 ended for its owner, but its pod stays, and holds what it holds, until the node is back or an administrator removes it.
 
-A sentence is written for the person whose job it was: the cause, and what to do next.
+Sentences are for the job's owner: the cause, and what to do next.
 
-What a starting job is doing, in words for the person who waits. Pure: a pod in, a step out.
-
-The pod says nearly everything; that an image is being pulled is known from its events (``trouble.pulling``), by one
-request per start that is slow. Percentages are milestones, not measurements; the Hub adds the last one when the server
-answers. Whoever shows steps lets the percentage never fall: a container that starts again is no way back.
+`start_step` returns the step of a starting job for the progress page. Nearly everything is in the pod; only an image
+pull is known from its events (`spawner.start_problems.pulled_image`), by one request per slow start. Percentages are
+milestones, not measurements; the Hub adds the last one when the server answers. Callers never lower the percentage.
 """
 
 from __future__ import annotations

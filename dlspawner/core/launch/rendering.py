@@ -1,14 +1,14 @@
-"""Rendering: a template, what the user chose and the facts of this launch become a fragment of a pod.
+"""Rendering: a template, the user's options and the context of this launch become a fragment of a pod.
 
 The fragment is merged over KubeSpawner's pod: ``disable_gpus_by_default(merge_pod(pod, render(…)), …)``. What
 every job of a kind needs is added here and not repeated in each YAML file: command and sshd wrapper, addresses,
 storage, CPU, memory and GPUs. What the template's own ``pod:`` says is merged last and wins.
 
-Holes: ``${name}`` in the texts of a template, filled leaf by leaf after the YAML is parsed.
+Placeholders, ``${name}`` (*holes* in messages), are substituted leaf by leaf after the YAML is parsed.
 
-* A text that is one hole and nothing else takes the value with its type (a number stays a number); within other text a
-  hole is written out. Values are never searched for holes again and never become keys, so no value can change the
-  structure that an administrator wrote.
+* A text that is one placeholder and nothing else takes the value with its type (a number stays a number); within other
+  text the value becomes text. Values are never searched for placeholders and never become keys, so no value can change
+  the structure that an administrator wrote.
 * ``$$`` is a dollar. Any other ``$`` that does not begin ``${`` stays, so Kubernetes' ``$(POD_IP)`` and a shell's
   ``$HOME`` pass untouched.
 * Kubernetes itself expands ``$(NAME)`` in commands and environment values. There a *value* has its dollars doubled, so
@@ -58,10 +58,9 @@ _BINDS = {
 
 @dataclass(frozen=True, slots=True)
 class RenderContext:
-    """The facts about this launch that the spawner knows. The first block are names for holes, the second is for
-    rendering only.
+    """The spawner's values for one launch. The first block are names of placeholders, the second is for rendering only.
 
-    ``None`` means that there is none; a hole that names it is then refused with a sentence.
+    ``None`` means that there is none; a placeholder of that name is then refused with a sentence.
     """
 
     user: str
@@ -88,25 +87,25 @@ PATH_PLACEHOLDERS = frozenset({"home", "notebook_dir", "job_directory"})
 
 
 def placeholder_names(template: Template) -> frozenset[str]:
-    """The holes that have a meaning in this template; those of ``home`` are the launch's facts only."""
+    """Returns the placeholders that this template may have; ``home`` may have only those of the launch."""
     return CONTEXT_PLACEHOLDERS | CHOICE_PLACEHOLDERS | PATH_PLACEHOLDERS | {option.name for option in template.options}
 
 
-def render(template: Template, choices: SelectedOptions, facts: RenderContext) -> Manifest | InvalidOptions:
+def render(template: Template, choices: SelectedOptions, context: RenderContext) -> Manifest | InvalidOptions:
     """The fragment ``{"metadata": …, "spec": …}`` of this launch, or the sentence that says which value is missing."""
     try:
-        render_roles(template, choices, facts)  # refuses the same
-        values = _values(template, choices, facts)
-        return _fragment(template, choices, facts, values)
+        render_roles(template, choices, context)  # refuses the same
+        values = _values(template, choices, context)
+        return _fragment(template, choices, context, values)
     except MissingValueError as missing:
         option = template.option(missing.name)
         what = f"“{option.title or option.name}”" if option else f"a value for “{missing.name}”"
         return InvalidOptions((f"“{template.title}” needs {what}, which is empty.",))
 
 
-def render_roles(template: Template, choices: SelectedOptions, facts: RenderContext) -> tuple[pod_set.Role, ...]:
+def render_roles(template: Template, choices: SelectedOptions, context: RenderContext) -> tuple[pod_set.Role, ...]:
     """The roles of a job of several pods, with their commands filled in; raises what ``render`` has not refused."""
-    values = _values(template, choices, facts)
+    values = _values(template, choices, context)
     return tuple(
         pod_set.Role(
             role.name,
@@ -125,58 +124,57 @@ def _resources(template: Template, choices: SelectedOptions, amount: CpuMemory, 
     return resources | request_units(choices.gpu_type, gpus, template.work_container).limits
 
 
-def log_dir(choices: SelectedOptions, facts: RenderContext, home: str) -> str | None:
+def log_dir(choices: SelectedOptions, context: RenderContext, home: str) -> str | None:
     """Returns the job's log directory as another job of the same user finds it: absolute, or of an object store."""
     if choices.log_dir is None:
         return None
-    return _absolute(choices.log_dir, home, facts)
+    return _absolute(choices.log_dir, home, context)
 
 
-def home_directory(template: Template, facts: RenderContext) -> str:
+def home_directory(template: Template, context: RenderContext) -> str:
     """The home directory inside the job."""
-    return str(substitute(template.home, _facts(facts)))
+    return str(substitute(template.home, _context_values(context)))
 
 
-def job_directory(facts: RenderContext, home: str) -> str:
+def job_directory(context: RenderContext, home: str) -> str:
     """The directory of this job, made in the home directory by ``start``.
 
     Not a mount of its own: a subPath is made by the kubelet, as root, where the person may not write.
     """
-    return posixpath.join(home, "jobs", facts.job)
+    return posixpath.join(home, "jobs", context.job)
 
 
-def _facts(facts: RenderContext) -> dict[str, Any]:
-    return {name: getattr(facts, name) for name in CONTEXT_PLACEHOLDERS}
+def _context_values(context: RenderContext) -> dict[str, Any]:
+    return {name: getattr(context, name) for name in CONTEXT_PLACEHOLDERS}
 
 
-def _values(template: Template, choices: SelectedOptions, facts: RenderContext) -> dict[str, Any]:
-    values = _facts(facts)
+def _values(template: Template, choices: SelectedOptions, context: RenderContext) -> dict[str, Any]:
+    values = _context_values(context)
     values |= {
         "team": choices.team,
         "gpus": choices.gpus,
         "gpu_type": choices.gpu_type.name if choices.gpu_type else None,
         "cpu": units.cpu(choices.amount.cpu_milli),
         "memory": units.memory(choices.amount.memory_bytes),
-        "home": home_directory(template, facts),
+        "home": home_directory(template, context),
     }
-    values["job_directory"] = job_directory(facts, values["home"])
+    values["job_directory"] = job_directory(context, values["home"])
     values["notebook_dir"] = substitute(template.notebook_dir, values)
     values |= {f"{PORT}{one.name}": f"$({host_ports.variable(one.name)})" for one in template.ports}
     for name, value in choices.values:
         option = template.option(name)
         is_path = option is not None and option.kind is OptionKind.PATH and isinstance(value, str)
         if name not in CHOICE_PLACEHOLDERS:
-            values[name] = _absolute(str(value), values["home"], facts) if is_path else value
+            values[name] = _absolute(str(value), values["home"], context) if is_path else value
     return values
 
 
-def _absolute(path: str, home: str, facts: RenderContext) -> str:
+def _absolute(path: str, home: str, context: RenderContext) -> str:
     if "://" in path:
         return path  # an object store's address
     absolute = posixpath.normpath(posixpath.join(home, f".{path[1:]}" if path.startswith("~") else path))
-    # A launch that is only imagined, of a job that has ended, has no directory.
-    if facts.job and in_job_directory(absolute):
-        return posixpath.join(job_directory(facts, home), absolute[len(JOB_DIRECTORY) + 1 :]).removesuffix("/")
+    if in_job_directory(absolute):
+        return posixpath.join(job_directory(context, home), absolute[len(JOB_DIRECTORY) + 1 :]).removesuffix("/")
     return absolute
 
 
@@ -186,17 +184,17 @@ def in_job_directory(path: str) -> bool:
 
 
 def _fragment(
-    template: Template, choices: SelectedOptions, facts: RenderContext, values: Mapping[str, Any]
+    template: Template, choices: SelectedOptions, context: RenderContext, values: Mapping[str, Any]
 ) -> Manifest:
-    containers = [_work_container(template, choices, facts, values)]
+    containers = [_work_container(template, choices, context, values)]
     if template.work_container != NOTEBOOK_CONTAINER:
-        containers.append(_login_proxy(template, facts, values))
-    base = {"containers": containers, **_pod(template, choices, facts)}
-    if _brings_ssh(template, facts):
-        base["initContainers"] = [launch_pod.init_container(str(facts.ssh_image))]
+        containers.append(_login_proxy(template, context, values))
+    base = {"containers": containers, **_pod(template, choices, context)}
+    if _brings_ssh(template, context):
+        base["initContainers"] = [launch_pod.init_container(str(context.ssh_image))]
     spec = _with_amounts(template, merge_pod(base, substitute(template.pod, values)))
-    if facts.files_secret is not None:
-        spec = _with_start(template, facts, spec)
+    if context.files_secret is not None:
+        spec = _with_start(template, context, spec)
     asks = request_units(choices.gpu_type, choices.gpus, template.work_container)
     metadata = {
         "labels": substitute(dict(template.labels), values, ("labels",)),
@@ -206,19 +204,19 @@ def _fragment(
 
 
 def _work_container(
-    template: Template, choices: SelectedOptions, facts: RenderContext, values: Mapping[str, Any]
+    template: Template, choices: SelectedOptions, context: RenderContext, values: Mapping[str, Any]
 ) -> Manifest:
     resources = _resources(template, choices, choices.amount, choices.gpus)
     claims = request_units(choices.gpu_type, choices.gpus, template.work_container).claim_names
     container: Manifest = {
         "name": template.work_container,
-        "env": _environment(template, choices, facts, values),
+        "env": _environment(template, choices, context, values),
         "resources": {"limits": resources, "requests": dict(resources)} | ({"claims": claims} if claims else {}),
-        "volumeMounts": [*_storage_mounts(template, facts, values["home"]), *_file_mounts(facts)],
+        "volumeMounts": [*_storage_mounts(template, context, values["home"]), *_file_mounts(context)],
         "terminationMessagePolicy": "FallbackToLogsOnError",  # a failed job's last words reach its owner
     }
     if _is_watched(template):
-        container["volumeMounts"] += launch_pod.main_mounts(_brings_ssh(template, facts))
+        container["volumeMounts"] += launch_pod.main_mounts(_brings_ssh(template, context))
     if template.endpoints:
         container["ports"] = [{"name": one.name, "containerPort": one.port} for one in template.endpoints]
     if template.mounts.home is not TeamDataAccess.NONE:
@@ -251,13 +249,13 @@ def _with_amounts(template: Template, spec: Manifest) -> Manifest:
     return {**spec, "containers": containers, "volumes": volumes}
 
 
-def _login_proxy(template: Template, facts: RenderContext, values: Mapping[str, Any]) -> Manifest:
+def _login_proxy(template: Template, context: RenderContext, values: Mapping[str, Any]) -> Manifest:
     """The container that answers the Hub where the person's own image can not; it sees none of the person's files."""
     return {
         "name": NOTEBOOK_CONTAINER,
         "args": _command(template, values),
         "env": [_POD_IP, {"name": "HOME", "value": "/nonexistent"}],
-        "volumeMounts": _file_mounts(facts) + (launch_pod.proxy_mounts() if _is_watched(template) else []),
+        "volumeMounts": _file_mounts(context) + (launch_pod.proxy_mounts() if _is_watched(template) else []),
     }
 
 
@@ -269,9 +267,9 @@ def _command(template: Template, values: Mapping[str, Any]) -> list[Any]:
 
 
 def _environment(
-    template: Template, choices: SelectedOptions, facts: RenderContext, values: Mapping[str, Any]
+    template: Template, choices: SelectedOptions, context: RenderContext, values: Mapping[str, Any]
 ) -> list[Manifest]:
-    plain = {"HOME": values["home"], "USER": facts.unix_name, "LOGNAME": facts.unix_name}
+    plain = {"HOME": values["home"], "USER": context.unix_name, "LOGNAME": context.unix_name}
     if template.work_container == NOTEBOOK_CONTAINER:
         plain["JUPYTERHUB_ROOT_DIR"] = values["notebook_dir"]
     if choices.log_dir is not None:
@@ -281,20 +279,20 @@ def _environment(
     return [_POD_IP, *({"name": name, "value": escape_expansion(str(value))} for name, value in plain.items())]
 
 
-def _storage_mounts(template: Template, facts: RenderContext, home_directory: str) -> list[Manifest]:
+def _storage_mounts(template: Template, context: RenderContext, home_directory: str) -> list[Manifest]:
     mounts: list[Manifest] = []
     if template.mounts.home is not TeamDataAccess.NONE:
         mounts.append(_mount(HOME_VOLUME, home_directory, template.mounts.home is TeamDataAccess.READ_ONLY))
     if template.mounts.team_data is not TeamDataAccess.NONE:
         only_read = template.mounts.team_data is TeamDataAccess.READ_ONLY
-        mounts += [_mount(_team_volume(one), one.path, only_read or one.read_only) for one in facts.team_mounts]
+        mounts += [_mount(_team_volume(one), one.path, only_read or one.read_only) for one in context.team_mounts]
     return mounts
 
 
-def _file_mounts(facts: RenderContext) -> list[Manifest]:
-    if facts.files_secret is None:
+def _file_mounts(context: RenderContext) -> list[Manifest]:
+    if context.files_secret is None:
         return []
-    places = {path: _BINDS[path] for _, path in facts.files if path in _BINDS}
+    places = {path: _BINDS[path] for _, path in context.files if path in _BINDS}
     binds = [_mount(FILES_VOLUME, place, read_only=True) | {"subPath": path} for path, place in places.items()]
     return [_mount(FILES_VOLUME, JOB_FILES, read_only=True), *binds]
 
@@ -303,9 +301,9 @@ def _mount(volume: str, path: str, read_only: bool) -> Manifest:
     return {"name": volume, "mountPath": path} | ({"readOnly": True} if read_only else {})
 
 
-def _pod(template: Template, choices: SelectedOptions, facts: RenderContext) -> Manifest:
+def _pod(template: Template, choices: SelectedOptions, context: RenderContext) -> Manifest:
     pod: Manifest = {
-        "volumes": _volumes(template, facts),
+        "volumes": _volumes(template, context),
         "terminationGracePeriodSeconds": int(template.grace_period.total_seconds()),
     }
     kind = choices.gpu_type
@@ -321,20 +319,20 @@ def _pod(template: Template, choices: SelectedOptions, facts: RenderContext) -> 
     return pod
 
 
-def _volumes(template: Template, facts: RenderContext) -> list[Manifest]:
-    volumes: list[Manifest] = launch_pod.volumes(_brings_ssh(template, facts)) if _is_watched(template) else []
+def _volumes(template: Template, context: RenderContext) -> list[Manifest]:
+    volumes: list[Manifest] = launch_pod.volumes(_brings_ssh(template, context)) if _is_watched(template) else []
     if template.mounts.home is not TeamDataAccess.NONE:
-        claim = {"persistentVolumeClaim": {"claimName": facts.home_claim}}
-        volumes.append({"name": HOME_VOLUME} | (claim if facts.home_claim else {"emptyDir": {}}))
+        claim = {"persistentVolumeClaim": {"claimName": context.home_claim}}
+        volumes.append({"name": HOME_VOLUME} | (claim if context.home_claim else {"emptyDir": {}}))
     if template.mounts.team_data is not TeamDataAccess.NONE:
-        claims = {_team_volume(mount): mount.claim for mount in facts.team_mounts}
+        claims = {_team_volume(mount): mount.claim for mount in context.team_mounts}
         volumes += [{"name": name, "persistentVolumeClaim": {"claimName": of}} for name, of in claims.items()]
-    if facts.files_secret is not None:
+    if context.files_secret is not None:
         modes = dict.fromkeys(_BINDS, 0o444) | {"shell": 0o555}
         items = [
-            {"key": key, "path": path} | ({"mode": modes[path]} if path in modes else {}) for key, path in facts.files
+            {"key": key, "path": path} | ({"mode": modes[path]} if path in modes else {}) for key, path in context.files
         ]
-        secret = {"secretName": facts.files_secret, "defaultMode": 0o400, "items": items}
+        secret = {"secretName": context.files_secret, "defaultMode": 0o400, "items": items}
         volumes.append({"name": FILES_VOLUME, "secret": secret})
     return volumes
 
@@ -343,13 +341,13 @@ def _team_volume(mount: TeamMount) -> str:
     return naming.slug(f"team-{mount.claim}")
 
 
-def _with_start(template: Template, facts: RenderContext, spec: Manifest) -> Manifest:
+def _with_start(template: Template, context: RenderContext, spec: Manifest) -> Manifest:
     """Let the containers begin with the job's ``start``: an init for each, sshd beside the work, the end together."""
     begins: dict[str, list[str]] = {}
     if template.work_container != NOTEBOOK_CONTAINER:
         begins[NOTEBOOK_CONTAINER] = ["/bin/sh", START, "--login-proxy"]
     if template.ssh is not None:
-        shell = launch_pod.shell(_brings_ssh(template, facts))
+        shell = launch_pod.shell(_brings_ssh(template, context))
         begins[template.work_container] = [*shell, START, *(["--main"] if _is_watched(template) else [])]
     wrapped = []
     for container in spec["containers"]:
@@ -366,8 +364,8 @@ def _is_watched(template: Template) -> bool:
     return template.work_container != NOTEBOOK_CONTAINER and template.ssh is not None
 
 
-def _brings_ssh(template: Template, facts: RenderContext) -> bool:
-    return _is_watched(template) and bool(facts.ssh_image)
+def _brings_ssh(template: Template, context: RenderContext) -> bool:
+    return _is_watched(template) and bool(context.ssh_image)
 
 
 def _needed(name: str, values: Mapping[str, Any]) -> Any:
@@ -387,7 +385,7 @@ _EXPANDED_LISTS = frozenset({"command", "args"})
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    """A hole and where it is; ``name`` is ``None`` when the text after ``${`` is no name."""
+    """A placeholder and its path; ``name`` is ``None`` when the text after ``${`` is no name."""
 
     path: tuple[str | int, ...]
     name: str | None
@@ -395,7 +393,7 @@ class Placeholder:
 
 
 class MissingValueError(Exception):
-    """A hole has no value at this launch."""
+    """A placeholder has no value at this launch."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -403,10 +401,10 @@ class MissingValueError(Exception):
 
 
 def find_placeholders(tree: Any, path: tuple[str | int, ...] = ()) -> Iterator[Placeholder]:
-    """Every hole in a tree of mappings, sequences and leaves; holes in keys are found too, to be refused."""
+    """Yields every placeholder in a tree of mappings, sequences and leaves; those in keys too, to be refused."""
     if isinstance(tree, Mapping):
         for key, value in tree.items():
-            yield from (Placeholder(path, None, hole.text) for hole in find_placeholders(key))
+            yield from (Placeholder(path, None, placeholder.text) for placeholder in find_placeholders(key))
             yield from find_placeholders(value, (*path, key))
     elif isinstance(tree, list | tuple):
         for index, value in enumerate(tree):
@@ -419,7 +417,7 @@ def find_placeholders(tree: Any, path: tuple[str | int, ...] = ()) -> Iterator[P
 
 
 def substitute(tree: Any, values: Mapping[str, Any], path: tuple[str | int, ...] = ()) -> Any:
-    """Returns a new tree with every hole filled; ``MissingValueError`` for a value that is ``None`` or missing."""
+    """Returns a new tree with all values; ``MissingValueError`` for a value that is ``None`` or missing."""
     if isinstance(tree, Mapping):
         return {key: substitute(value, values, (*path, key)) for key, value in tree.items()}
     if isinstance(tree, list | tuple):

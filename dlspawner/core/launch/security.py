@@ -12,15 +12,11 @@ gives to the image's own name for the uid, so a foreign image chooses them; only
 ``supplementalGroupsPolicy: Strict`` ends that, where the node can do it.
 https://kubernetes.io/docs/tasks/configure-pod-container/security-context/#supplementalgroupspolicy
 
-https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted
-
-Which special permissions a pod makes use of, judged by its final manifest. PURE.
-
-A template asks for special permissions by name, the cluster's file switches them on, and a Hub admin approves each
-job; none of that matters if a form, a hook or KubeSpawner's configuration can put something else into the pod. So the
-manifest that is about to be sent is looked at, in the way of Pod Security's admission: what *restricted* refuses is a
-use of a permission, and so is what is left out where leaving it out means yes. Stricter than *restricted* are the
-groups of root, and what needs a device.
+`permission_uses` finds the special permissions that a final manifest uses. A template asks for special permissions by
+name, the cluster's file switches them on, and a Hub admin approves each job; but a form, a hook or KubeSpawner's
+configuration could add others to the pod. So the manifest is checked as by Pod Security's admission before it is sent:
+everything that *restricted* refuses is a use of a permission, also by a field that is left out. Stricter than
+*restricted* are the checks of root's groups and of devices.
 
 * ``root``: uid 0 or a group of root's, perhaps by ``sudo``; the capabilities that container runtimes give by default
   (those of *baseline*).

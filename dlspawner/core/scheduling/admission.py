@@ -265,7 +265,7 @@ def _quota_sentence(request: Job, kind: str, world: ClusterState) -> str:
     title = (team.title or team.name) if team else request.team
     quota, promised = world.quota(request.team, kind), world.reserved(request.team, kind)
     held = world.guaranteed(request.team, kind) - promised
-    promised -= request.promised
+    promised -= request.reserved_gpus
     are = "is" if promised == GPU else "are"
     others = f", and {shown(promised)} {are} promised to others of the team" if promised else ""
     asked = shown(request.request.gpus)

@@ -1,29 +1,19 @@
-"""The world at one moment, as the Manager knows it: nodes, and jobs that hold something or want something.
+"""The cluster at one moment, as the Manager knows it: nodes, running jobs and pending jobs.
 
-``Snapshot`` is the plain, immutable truth, as the database and a list of the cluster give it. ``ClusterState`` is the
-same with everything counted, so that one decision looks at few things; it follows every change of a job or a node, and
-is at any time what a rebuilt one would have (``tests/unit/core/test_world.py``).
+``Snapshot`` holds the immutable facts, from the database and a list of the cluster. ``ClusterState`` has in addition
+all counts, so that a decision needs few look-ups; it follows every change of a job or a node, and always equals a
+rebuilt one (``tests/unit/core/test_world.py``).
 
-The holders of resources:
-
-* A job holds its charge from the moment it is admitted until its pods are gone: in the states ``starting`` (that is a
-  reservation until its pods are seen), ``running`` and ``stopping``.
-* ``Job.nodes`` says where: as ``Admit`` assumed, until the pods are bound, and then where they are. What is on no known
+* A job holds its request from admission until its pods are gone: in the states ``starting``, ``running`` and
+  ``stopping``.
+* ``Job.nodes`` has its nodes: those of ``Admit`` until the pods are bound, then the actual ones. A pod without a known
   node (``None``) counts for quotas only.
-* A queued job with ``nodes`` has a *reservation*: victims were asked to leave for it. It counts for its team and its
-  user as if it were held. Others may use reserved resources only as far as the victims will make up for it.
+* A queued job with ``nodes`` has a *reservation*: victims have notice for it. It counts for its team and its user as if
+  the job held it. Other jobs may use reserved resources only as far as the victims will replace them.
+* `DecayedUsage`: half of a team's past usage is forgotten after every half-life. While a team holds ``rate`` milli-GPUs
+  its usage *u* obeys *du/dt = rate − λu*, which has a closed solution, so that no background work is needed.
 
 Refused: a state that is copied for every change, which costs more than the decision.
-
-Decayed usage: how much a team has used lately, of which half is forgotten after every half-life.
-
-While a team holds ``rate`` milli-GPUs its usage *u* obeys *du/dt = rate − λu*, which has a closed solution; so nothing
-needs to run in the background, and the number of reads changes nothing.
-
-Holdings: what the jobs of one team hold or were promised, counted on request.
-
-All but ``cpu_jobs`` are milli-GPUs, or thousandths of extended resources. Read them by ``get``: what was never counted
-is not there, what is gone may be 0.
 """
 
 from __future__ import annotations
@@ -98,7 +88,7 @@ class Snapshot:
 
 
 def queue_key(job: Job) -> QueueKey:
-    """The queue of a job; its team's lane within it orders by ``key``."""
+    """Returns the queue of a job; its team's part of the queue is ordered by `job_order_key`."""
     kind = job.request.gpu_type
     return ("" if job.preemptible or kind is None else job.team, kind)
 
@@ -114,15 +104,13 @@ class ClusterState:
         self.cluster, self.teams = cluster, teams
         self._teams: dict[str, Team | None] = {}  # those that were asked for, by name
         self.jobs: dict[str, Job] = {}
-        self.nodes: dict[
-            str, Node
-        ] = {}  # as the snapshot has them; those of the rooms are in milli-GPUs of their types
-        self.rooms: dict[str, NodeInfo] = {}
+        self.nodes: dict[str, Node] = {}  # as in the snapshot; those of `node_infos` are in milli-GPUs of their types
+        self.node_infos: dict[str, NodeInfo] = {}
         self.closed: set[str] = set()  # of them those that take no new jobs
         self.usage: dict[str, DecayedUsage] = {}
         self.verdicts: dict[str, EngineVerdict] = {}  # of the engine that queues jobs, by job
         self.queues: dict[QueueKey, dict[str, TeamQueue]] = {}  # by lane and team
-        self.promised: set[str] = set()  # the queued jobs with a reservation
+        self.reserved_jobs: set[str] = set()  # the queued jobs with a reservation
         self.noticed: set[str] = set()  # the jobs with a notice
         self._held: dict[str, TeamUsage] = {}  # by team
         self._changed: set[str] = set()  # the teams that hold something else than at the last tick
@@ -140,7 +128,7 @@ class ClusterState:
         world.usage = dict(snapshot.usage)
         world._changed = set(world.usage)
         world.nodes = {node.name: node for node in snapshot.nodes}
-        world.rooms = {node.name: world._node_info(node) for node in snapshot.nodes}
+        world.node_infos = {node.name: world._node_info(node) for node in snapshot.nodes}
         world.closed = {node.name for node in snapshot.nodes if not node.open}
         world.jobs = {job.id: job for job in snapshot.jobs if job.state is not _ENDED}
         for job in world.jobs.values():
@@ -181,23 +169,23 @@ class ClusterState:
     def put_node(self, node: Node) -> None:
         self._forget()
         self.nodes[node.name] = node
-        old = self.rooms.get(node.name)
-        room = self._node_info(node)
-        self._settle(room)
+        old = self.node_infos.get(node.name)
+        info = self._node_info(node)
+        self._settle(info)
         (self.closed.discard if node.open else self.closed.add)(node.name)
-        if old is None or _lies(old.node) != _lies(room.node):
+        if old is None or _lies(old.node) != _lies(info.node):
             self._shares = None
         for pool in self._pools.values():
-            pool.put(room)
+            pool.put(info)
 
     def remove_node(self, name: str) -> None:
         """The node is gone; what its jobs hold counts for quotas until they are gone, too."""
         self.nodes.pop(name, None)
-        room = self.rooms.pop(name, None)
+        info = self.node_infos.pop(name, None)
         self.closed.discard(name)
-        if room is None:
+        if info is None:
             return
-        jobs = {*room.allocations, *room.reservations}
+        jobs = {*info.allocations, *info.reservations}
         if jobs:
             self._homeless[name] = jobs
         for pool in self._pools.values():
@@ -280,7 +268,7 @@ class ClusterState:
 
     def available_quota(self, team: str, gpu_type: str, request: Job | None = None) -> int:
         """Returns the rest of a team's quota, negative after it was lowered; the request's own reservation is free."""
-        own = request.promised if request else 0
+        own = request.reserved_gpus if request else 0
         return self.quota(team, gpu_type) - self.guaranteed(team, gpu_type) + own
 
     def guaranteed(self, team: str, gpu_type: str) -> int:
@@ -340,23 +328,23 @@ class ClusterState:
 
     def capacity(self, gpu_type: str) -> int:
         """Milli-GPUs of a type on all nodes, open or not."""
-        return self._quota_layout().capacity(gpu_type)
+        return self._quota_layout().of(gpu_type).capacity
 
     def quota_by_team(self, gpu_type: str) -> TeamNodes:
         """The teams' shares of a type; empty while no team is configured, or quotas are more than there is."""
-        return self._quota_layout().layout(gpu_type)
+        return self._quota_layout().of(gpu_type).by_team
 
     def quota_by_node(self, gpu_type: str) -> dict[str, dict[str, int]]:
         """The same layout by node: which team has how much of it; nodes without GPUs of the type are left out."""
-        return self._quota_layout().by_node(gpu_type)
+        return self._quota_layout().of(gpu_type).by_node
 
     def unassigned(self, gpu_type: str) -> dict[str, int]:
         """Returns the GPUs in no team's share, by node; nothing without a layout."""
-        return self._quota_layout().unassigned(gpu_type)
+        return self._quota_layout().of(gpu_type).unassigned
 
     def _quota_layout(self) -> QuotaLayout:
         if self._shares is None:
-            self._shares = QuotaLayout(self.cluster, self.teams, [room.node for room in self.rooms.values()])
+            self._shares = QuotaLayout(self.cluster, self.teams, [info.node for info in self.node_infos.values()])
         return self._shares
 
     def pool(self, resource: str, placement: NodePlacement) -> NodePool:
@@ -366,13 +354,13 @@ class ClusterState:
         if pool is None:
             if len(self._pools) >= _MOST_POOLS:
                 self._pools.clear()
-            pool = self._pools[name] = NodePool(resource, placement, self.rooms.values())
+            pool = self._pools[name] = NodePool(resource, placement, self.node_infos.values())
         return pool
 
     def _node_info(self, node: Node) -> NodeInfo:
-        room = NodeInfo.empty(in_gpus(node, self.cluster.gpu_types))
-        room.gpu_share = self._kept(room.node)
-        return room
+        info = NodeInfo.empty(in_gpus(node, self.cluster.gpu_types))
+        info.gpu_share = self._kept(info.node)
+        return info
 
     def _kept(self, node: Node) -> Resources:
         """CPU and memory that jobs without GPUs leave to the GPUs of a node, as far as jobs may have those."""
@@ -391,20 +379,20 @@ class ClusterState:
 
     # counting
 
-    def _settle(self, room: NodeInfo) -> None:
-        """Put a fresh room in the place of an old one, with the jobs that are there."""
-        name = room.node.name
-        old = self.rooms.get(name)
+    def _settle(self, info: NodeInfo) -> None:
+        """Replaces the info of a node by a fresh one, with the jobs on that node."""
+        name = info.node.name
+        old = self.node_infos.get(name)
         here = {*old.allocations, *old.reservations} if old else self._homeless.pop(name, set())
-        self.rooms[name] = room
+        self.node_infos[name] = info
         for job_id in here:
             job = self.jobs[job_id]
             for pod, node in zip(job.request.pods, job.nodes, strict=False):
                 if node == name:
                     if job.holds:
-                        room.allocate(job, pod, job.terminating)
+                        info.allocate(job, pod, job.terminating)
                     else:
-                        room.reserve(job, pod)
+                        info.reserve(job, pod)
 
     def _held_by(self, team: str) -> TeamUsage:
         return self._held.get(team, NO_USAGE)
@@ -424,21 +412,21 @@ class ClusterState:
         self._changed.add(job.team)
         (self.noticed.add if sign > 0 and holds and job.notice is not None else self.noticed.discard)(job.id)
         held.count(job, sign, holds, leaving)
-        rooms, pools = self.rooms, self._pools
+        infos, pools = self.node_infos, self._pools
         for pod, node in zip(job.request.pods, job.nodes):  # noqa: B905 - strict= costs more than the rest of the loop
-            room = rooms.get(node) if node is not None else None
-            if room is None:
+            info = infos.get(node) if node is not None else None
+            if info is None:
                 self._without_node(job, node, sign)
             elif not holds:
-                (room.reserve if sign > 0 else room.release_reservation)(job, pod)
+                (info.reserve if sign > 0 else info.release_reservation)(job, pod)
             else:
                 if sign > 0:
-                    room.allocate(job, pod, leaving)
+                    info.allocate(job, pod, leaving)
                 else:
-                    room.release(job, pod)
+                    info.release(job, pod)
                 if pools and pod.resource:
                     for pool in pools.values():
-                        pool.update(room)
+                        pool.update(info)
 
     def _without_node(self, job: Job, node: str | None, sign: int) -> None:
         """A job on an unknown node, or without a known node."""
@@ -451,7 +439,7 @@ class ClusterState:
 
     def _queue(self, job: Job, sign: int, sort: bool) -> None:
         if job.nodes:
-            (self.promised.add if sign > 0 else self.promised.discard)(job.id)
+            (self.reserved_jobs.add if sign > 0 else self.reserved_jobs.discard)(job.id)
         where = queue_key(job)
         teams = self.queues.get(where)
         if teams is None:
@@ -504,7 +492,10 @@ def _levels() -> defaultdict[str, defaultdict[int, int]]:
 
 @dataclass(slots=True)
 class TeamUsage:
-    """Kept by ``ClusterState``, which alone changes it."""
+    """The amounts that the jobs of one team hold or have reserved; only ``ClusterState`` changes them.
+
+    All but ``cpu_jobs`` are milli-GPUs, or thousandths of extended resources. Read them by ``get``, which adds no key.
+    """
 
     guaranteed: defaultdict[str, int] = field(default_factory=_counts)  # by type, promises included
     reserved: defaultdict[str, int] = field(default_factory=_counts)  # the part that no job holds yet

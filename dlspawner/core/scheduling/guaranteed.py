@@ -1,6 +1,6 @@
 """Guaranteed jobs: the search for their nodes, and for victims there. The rules are in ``admission``.
 
-Guests: guaranteed jobs outside their team's share, and what they leave to the teams that wait inside their quota.
+Guests, guaranteed jobs outside their team's share, leave to the teams that wait inside their quota:
 
 * At once: the nodes of another team's share that a waiting job of it needs, if only guests are in its way there.
 * Once it may not be passed any more (``queue``): the nodes that come closest to holding another team's job that no
@@ -75,7 +75,7 @@ class NodeSearch:
         largest = max(self.pods, key=lambda pod: pod.gpus)
         if not self.share:
             return self.world.pool(largest.resource, largest.placement).most_free >= largest.gpus
-        return any(room.gpus.get(self.resource, 0) >= largest.gpus for room in self._share_nodes())
+        return any(info.gpus.get(self.resource, 0) >= largest.gpus for info in self._share_nodes())
 
     def _decide(self) -> Admit | Preempt | Blocked:
         ahead = blocking_job(self.request, self.world, self.now) if not self.short else None
@@ -100,20 +100,22 @@ class NodeSearch:
         if len(nodes) != len(self.pods):
             return None
         wanted = self._wanted(nodes)
-        if not all(name in self.world.rooms and self.world.rooms[name].node.open for name in wanted):
+        if not all(name in self.world.node_infos and self.world.node_infos[name].node.open for name in wanted):
             return None
-        free = all(self._available(self.world.rooms[name]).covers(want) for name, want in wanted.items())
+        free = all(self._available(self.world.node_infos[name]).covers(want) for name, want in wanted.items())
         if free and not self.short and not any(self._waits_for_own_to_leave(name) for name in wanted):
             return Admit(nodes)
-        if all(self._available_after_termination(self.world.rooms[name]).covers(want) for name, want in wanted.items()):
+        if all(
+            self._available_after_termination(self.world.node_infos[name]).covers(want) for name, want in wanted.items()
+        ):
             return self._ending(nodes)
         return None
 
     def _waits_for_own_to_leave(self, node: str) -> bool:
         """True if a part of the own share is missing there, and GPUs of other teams are idle."""
-        room = self.world.rooms[node]
-        beyond = share_overrun(self.request.team, self.kind, room, self.world)
-        return beyond > 0 and self._own_terminating(room) > 0
+        info = self.world.node_infos[node]
+        beyond = share_overrun(self.request.team, self.kind, info, self.world)
+        return beyond > 0 and self._own_terminating(info) > 0
 
     def _nodes_kept(self, ahead: Job) -> frozenset[str]:
         """Returns the closest nodes for the job that may not be passed, of the team's share if it can be there."""
@@ -126,8 +128,8 @@ class NodeSearch:
             nodes = place_best(
                 ahead.request.pods,
                 self._share_nodes(),
-                lambda room, pod: _with_gpus(self.share[room.node.name], pod),
-                lambda room, _: (-self._share_left(room), *self._tie_break(room)),
+                lambda info, pod: _with_gpus(self.share[info.node.name], pod),
+                lambda info, _: (-self._share_left(info), *self._tie_break(info)),
             )
             known = self.world.memo["kept of share", ahead.id] = frozenset(nodes or ())
         return known
@@ -202,19 +204,19 @@ class NodeSearch:
         bounds = self._distinct(self.world.closed | kept, stop if self._is_of_own(stop) else None)
         if not bounds:
             return None
-        rooms = [self.world.rooms[name] for name in bounds]
+        infos = [self.world.node_infos[name] for name in bounds]
 
-        def space(room: NodeInfo, pod: PodRequest) -> Resources:
-            return self._limited(room, stop, bounds[room.node.name])
+        def space(info: NodeInfo, pod: PodRequest) -> Resources:
+            return self._limited(info, stop, bounds[info.node.name])
 
         largest, rules = max(pod.gpus for pod in self.pods), self.world.cluster.scheduling
         at_once = not rules.notice and not rules.min_run
 
-        def rank(room: NodeInfo, left: Resources) -> tuple[object, ...]:
-            idle = 0 if at_once else min(largest, self._available(room).gpus)
-            return (left.gpus, self.share[room.node.name], -idle, *self._tie_break(room))
+        def rank(info: NodeInfo, left: Resources) -> tuple[object, ...]:
+            idle = 0 if at_once else min(largest, self._available(info).gpus)
+            return (left.gpus, self.share[info.node.name], -idle, *self._tie_break(info))
 
-        return self._conclude(place_best(self.pods, rooms, space, rank), stop, self._share_left)
+        return self._conclude(place_best(self.pods, infos, space, rank), stop, self._share_left)
 
     def _distinct(self, shut: Collection[str], own: Stops | None) -> dict[str, int]:
         """Returns the rest of the share on its open nodes, by name, without nodes that no pod would take: those with
@@ -222,18 +224,18 @@ class NodeSearch:
         """
         found: dict[str, int] = {}
         equal: dict[tuple[object, int], list[str]] = {}
-        rooms, several, least = self.world.rooms, len(self.pods), min(pod.gpus for pod in self.pods)
+        infos, several, least = self.world.node_infos, len(self.pods), min(pod.gpus for pod in self.pods)
         by_name = any(pod.placement.node or pod.placement.terms for pod in self.pods)
         for name, milli in self.share.items():
             if name in shut:
                 continue
-            room = rooms[name]
-            if room.allocations or room.reservations or by_name:
-                left = self._share_left(room, own)
+            info = infos[name]
+            if info.allocations or info.reservations or by_name:
+                left = self._share_left(info, own)
                 if left >= least:
                     found[name] = left
             elif milli >= least:
-                names = equal.setdefault((room.size, milli), [])
+                names = equal.setdefault((info.size, milli), [])
                 if len(names) < several or name < names[-1]:
                     insort(names, name)
         for (_, milli), names in equal.items():
@@ -247,11 +249,11 @@ class NodeSearch:
         kept |= self._reserved_for_others()[1].difference(self.share)
         names = [name for name in {**self.share, **spare} if name not in kept]
 
-        def space(room: NodeInfo, pod: PodRequest) -> Resources:
-            return self._limited(room, stop, self._unclaimed_on(room) + self._own_victims(room, stop))
+        def space(info: NodeInfo, pod: PodRequest) -> Resources:
+            return self._limited(info, stop, self._unclaimed_on(info) + self._own_victims(info, stop))
 
-        rooms = [room for name in names if (room := self.world.rooms[name]).node.open]
-        return self._conclude(place_best(self.pods, rooms, space, self._fewest_victims), stop, self._unclaimed_on)
+        infos = [info for name in names if (info := self.world.node_infos[name]).node.open]
+        return self._conclude(place_best(self.pods, infos, space, self._fewest_victims), stop, self._unclaimed_on)
 
     def _anywhere(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
         if not self.short:
@@ -261,18 +263,18 @@ class NodeSearch:
         least = min(pod.gpus for pod in self.pods)
         own = self._is_of_own(stop)
         pools = {pod.placement: self.world.pool(pod.resource, pod.placement) for pod in self.pods}
-        rooms = {
-            name: room
+        infos = {
+            name: info
             for pool in pools.values()
-            for name, room in pool.rooms.items()
+            for name, info in pool.node_infos.items()
             if name not in kept
-            and (own or room.gpus.get(self.resource, 0) + room.borrowed.get(self.resource, 0) >= least)
+            and (own or info.gpus.get(self.resource, 0) + info.borrowed.get(self.resource, 0) >= least)
         }
 
-        def space(room: NodeInfo, pod: PodRequest) -> Resources:
-            return self._limited(room, stop, _ENDLESS)
+        def space(info: NodeInfo, pod: PodRequest) -> Resources:
+            return self._limited(info, stop, _ENDLESS)
 
-        return self._conclude(place_best(self.pods, rooms.values(), space, self._fewest_victims), stop)
+        return self._conclude(place_best(self.pods, infos.values(), space, self._fewest_victims), stop)
 
     def _waits_for_own_share(self, stop: Stops, kept: frozenset[str]) -> bool:
         """True if a private cluster would make the job wait, too: then it has no claim on the shares of others."""
@@ -282,107 +284,107 @@ class NodeSearch:
         if not self.world.config_cache(question, lambda: self._fits(self.share)):
             return False
         least, own = min(pod.gpus for pod in self.pods), stop if self._is_of_own(stop) else None
-        left = {room.node.name: self._share_left(room, own) for room in self._share_nodes()}
+        left = {info.node.name: self._share_left(info, own) for info in self._share_nodes()}
         return not self._fits({name: gpus for name, gpus in left.items() if gpus >= least and name not in kept})
 
     def _fits(self, gpus: Mapping[str, int]) -> bool:
         """True if these nodes could hold the job with so many GPUs each, and everything else without end."""
-        rooms = [self.world.rooms[name] for name in gpus]
+        infos = [self.world.node_infos[name] for name in gpus]
 
-        def spaces(room: NodeInfo, pod: PodRequest) -> Resources:
-            return _with_gpus(gpus[room.node.name], pod)
+        def spaces(info: NodeInfo, pod: PodRequest) -> Resources:
+            return _with_gpus(gpus[info.node.name], pod)
 
-        return place_best(self.pods, rooms, spaces, lambda _, left: left) is not None
+        return place_best(self.pods, infos, spaces, lambda _, left: left) is not None
 
     # how much
 
     def _share_nodes(self) -> list[NodeInfo]:
-        return [self.world.rooms[name] for name in self.share]
+        return [self.world.node_infos[name] for name in self.share]
 
-    def _share_left(self, room: NodeInfo, own: Stops | None = None) -> int:
+    def _share_left(self, info: NodeInfo, own: Stops | None = None) -> int:
         """Returns the rest of the share on a node, with what ``own`` victims of the team would give back."""
-        held = room.guaranteed_by_team.get(self.resource)
-        left = self.share[room.node.name] - (held.get(self.request.team, 0) if held else 0)
-        if room.reservations:
-            left += self._reserved_on(room)
-        return left if own is None else left + self._own_victims(room, own)
+        held = info.guaranteed_by_team.get(self.resource)
+        left = self.share[info.node.name] - (held.get(self.request.team, 0) if held else 0)
+        if info.reservations:
+            left += self._reserved_on(info)
+        return left if own is None else left + self._own_victims(info, own)
 
-    def _reserved_on(self, room: NodeInfo) -> int:
+    def _reserved_on(self, info: NodeInfo) -> int:
         """Milli-GPUs that the request itself was promised on a node."""
-        return resources_needed(room.reservations.get(self.request.id, ()), self.resource).gpus
+        return resources_needed(info.reservations.get(self.request.id, ()), self.resource).gpus
 
-    def _guaranteed_on(self, room: NodeInfo) -> dict[str, int]:
+    def _guaranteed_on(self, info: NodeInfo) -> dict[str, int]:
         """Milli-GPUs that guaranteed jobs hold or were promised on a node, by team; the request's own left out."""
-        held, own, team = room.guaranteed_by_team.get(self.resource, {}), self._reserved_on(room), self.request.team
+        held, own, team = info.guaranteed_by_team.get(self.resource, {}), self._reserved_on(info), self.request.team
         return {**held, team: held.get(team, 0) - own} if own else held
 
-    def _unclaimed_on(self, room: NodeInfo) -> int:
+    def _unclaimed_on(self, info: NodeInfo) -> int:
         """Returns the resources beside the shares of others, used or not, and the held ones."""
-        held = self._guaranteed_on(room)
-        shares = self.world.quota_by_node(self.kind).get(room.node.name, {})
+        held = self._guaranteed_on(info)
+        shares = self.world.quota_by_node(self.kind).get(info.node.name, {})
         claimed = sum(
             max(held.get(team, 0), 0 if team == self.request.team else shares.get(team, 0)) for team in {*held, *shares}
         )
-        return room.node.gpus_of(self.resource) - claimed
+        return info.node.gpus_of(self.resource) - claimed
 
-    def _own_victims(self, room: NodeInfo, stop: Stops) -> int:
+    def _own_victims(self, info: NodeInfo, stop: Stops) -> int:
         """Returns the resources of its share that the team's own guaranteed jobs, and victims, would give back."""
         if not self._is_of_own(stop):
             return 0
-        jobs = ((self.world.jobs[name], pods) for name, pods in room.allocations.items())
+        jobs = ((self.world.jobs[name], pods) for name, pods in info.allocations.items())
         stopped = sum(
             resources_needed(pods, self.resource).gpus for job, pods in jobs if not job.preemptible and stop(job)
         )
-        return stopped + self._own_terminating(room)
+        return stopped + self._own_terminating(info)
 
-    def _own_terminating(self, room: NodeInfo) -> int:
-        return releasing_of(self.request.team, room, self.resource, self.world)
+    def _own_terminating(self, info: NodeInfo) -> int:
+        return releasing_of(self.request.team, info, self.resource, self.world)
 
-    def _limited(self, room: NodeInfo, stop: Stops, gpus: int) -> Resources:
+    def _limited(self, info: NodeInfo, stop: Stops, gpus: int) -> Resources:
         found = (
-            self._with_borrowed(room) if stop == self._stops_borrowed else self._and_of(room, stop, room.allocations)
+            self._with_borrowed(info) if stop == self._stops_borrowed else self._and_of(info, stop, info.allocations)
         )
         return Resources(min(found.gpus, gpus), found.cpu_milli, found.memory_bytes, found.extended)
 
-    def _with_borrowed(self, room: NodeInfo) -> Resources:
+    def _with_borrowed(self, info: NodeInfo) -> Resources:
         """Returns the same free resources of a node for all jobs, but for jobs with a reservation there."""
-        if not room.preemptible or self.request.id in room.reservations:
-            return self._and_of(room, self._stops_borrowed, room.preemptible)
-        known: tuple[datetime, Resources] | None = room.cache.get(("lent", self.resource))
+        if not info.preemptible or self.request.id in info.reservations:
+            return self._and_of(info, self._stops_borrowed, info.preemptible)
+        known: tuple[datetime, Resources] | None = info.cache.get(("lent", self.resource))
         if known is None or known[0] != self.now:
-            known = (self.now, self._and_of(room, self._stops_borrowed, room.preemptible))
-            room.cache["lent", self.resource] = known
+            known = (self.now, self._and_of(info, self._stops_borrowed, info.preemptible))
+            info.cache["lent", self.resource] = known
         return known[1]
 
-    def _and_of(self, room: NodeInfo, stop: Stops, holders: Iterable[str]) -> Resources:
+    def _and_of(self, info: NodeInfo, stop: Stops, holders: Iterable[str]) -> Resources:
         """Returns the future free resources there, and those of possible victims."""
-        found = self._available_after_termination(room)
+        found = self._available_after_termination(info)
         for name in holders:
             if stop(self.world.jobs[name]):
-                found = found + resources_needed(room.allocations[name], self.resource)
+                found = found + resources_needed(info.allocations[name], self.resource)
         return found
 
-    def _available(self, room: NodeInfo) -> Resources:
-        return room.available(self.resource, self.request.id)
+    def _available(self, info: NodeInfo) -> Resources:
+        return info.available(self.resource, self.request.id)
 
-    def _available_after_termination(self, room: NodeInfo) -> Resources:
-        return room.available_after_termination(self.resource, self.request.id)
+    def _available_after_termination(self, info: NodeInfo) -> Resources:
+        return info.available_after_termination(self.resource, self.request.id)
 
-    def _fewest_victims(self, room: NodeInfo, left: Resources) -> tuple[object, ...]:
-        return (max(0, left.gpus - self._available(room).gpus) > 0, left.gpus, room.node.name)
+    def _fewest_victims(self, info: NodeInfo, left: Resources) -> tuple[object, ...]:
+        return (max(0, left.gpus - self._available(info).gpus) > 0, left.gpus, info.node.name)
 
-    def _tie_break(self, room: NodeInfo) -> tuple[object, ...]:
-        """Orders rooms of a share by what a private cluster would know of them, so that both keep the same."""
-        own = self._own_jobs(room)
-        stops = 0 if own else -self._available(room).gpus
-        return (self.share[room.node.name], own, stops, room.node.name)
+    def _tie_break(self, info: NodeInfo) -> tuple[object, ...]:
+        """Orders nodes of a share by values that a private cluster would have as well, so that both choose the same."""
+        own = self._own_jobs(info)
+        stops = 0 if own else -self._available(info).gpus
+        return (self.share[info.node.name], own, stops, info.node.name)
 
-    def _own_jobs(self, room: NodeInfo) -> list[str]:
+    def _own_jobs(self, info: NodeInfo) -> list[str]:
         team = self.request.team
-        known: list[str] | None = room.cache.get(("guaranteed", team))
+        known: list[str] | None = info.cache.get(("guaranteed", team))
         if known is None:
-            jobs = (self.world.jobs[name] for name in room.allocations if name not in room.preemptible)
-            known = room.cache["guaranteed", team] = sorted(job.id for job in jobs if job.team == team)
+            jobs = (self.world.jobs[name] for name in info.allocations if name not in info.preemptible)
+            known = info.cache["guaranteed", team] = sorted(job.id for job in jobs if job.team == team)
         return known
 
     # then
@@ -404,20 +406,20 @@ class NodeSearch:
         if nodes is None:
             return None
         wanted = self._wanted(nodes)
-        rooms = {name: self.world.rooms[name] for name in wanted}
-        beyond = {name: more for name, want in wanted.items() if (more := want.gpus - bound(rooms[name])) > 0}
-        free = all(self._available(rooms[name]).covers(want) for name, want in wanted.items())
+        infos = {name: self.world.node_infos[name] for name in wanted}
+        beyond = {name: more for name, want in wanted.items() if (more := want.gpus - bound(infos[name])) > 0}
+        free = all(self._available(infos[name]).covers(want) for name, want in wanted.items())
         if free and not self.short and not beyond:
             return Admit(nodes)
-        lacking = (max(0, more - self._own_terminating(rooms[name])) for name, more in beyond.items())
+        lacking = (max(0, more - self._own_terminating(infos[name])) for name, more in beyond.items())
         owed = max(self.owed, sum(lacking))
-        missing = {name: want - self._available_after_termination(rooms[name]) for name, want in wanted.items()}
+        missing = {name: want - self._available_after_termination(infos[name]) for name, want in wanted.items()}
         if not owed and not any(space.meets(space) for space in missing.values()):
             return self._ending(nodes)
         if self.short:  # the quota is missing wherever the jobs are that hold it
             jobs = (job for job in self.world.jobs.values() if job.request.gpu_type == self.kind)
         else:
-            jobs = (self.world.jobs[name] for room in rooms.values() for name in room.allocations)
+            jobs = (self.world.jobs[name] for info in infos.values() for name in info.allocations)
         stoppable = {job.id: job for job in jobs if stop(job)}
         victims = choose_victims(
             missing, self.resource, order_candidates(stoppable.values(), self.world, self.now), owed
@@ -428,7 +430,7 @@ class NodeSearch:
         leaving = [
             job
             for node in set(nodes)
-            for job in (self.world.jobs[name] for name in self.world.rooms[node].allocations)
+            for job in (self.world.jobs[name] for name in self.world.node_infos[node].allocations)
             if job.terminating
         ]
         until = max((job.notice for job in leaving if job.notice is not None), default=None)
@@ -549,10 +551,10 @@ def _inside_quota(
 def fits_own_share(job: Job, share: dict[str, int], world: ClusterState, *, beside_own: bool) -> Nodes | None:
     """Returns nodes of the team's share for a job, beside the team's own jobs or instead of them."""
     resource = next(pod.resource for pod in job.request.pods if pod.resource)
-    rooms = [room for name in share if (room := world.rooms[name]).node.open]
+    infos = [info for name in share if (info := world.node_infos[name]).node.open]
 
-    def space(room: NodeInfo, _: object) -> Resources:
-        own = room.guaranteed_by_team.get(resource, {}).get(job.team, 0) if beside_own else 0
-        return room.allocatable(resource)._replace(gpus=share[room.node.name] - own)
+    def space(info: NodeInfo, _: object) -> Resources:
+        own = info.guaranteed_by_team.get(resource, {}).get(job.team, 0) if beside_own else 0
+        return info.allocatable(resource)._replace(gpus=share[info.node.name] - own)
 
-    return place_best(job.request.pods, rooms, space, lambda room, left: (left.gpus, room.node.name))
+    return place_best(job.request.pods, infos, space, lambda info, left: (left.gpus, info.node.name))

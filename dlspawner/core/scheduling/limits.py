@@ -1,12 +1,10 @@
 """Limits: what can never start, and what must wait even with free GPUs: caps of users and teams, approvals.
 
-A limit says why in a sentence for the user, with the number that would have worked.
+Every limit has a sentence for the user, with the number that would have worked.
 
-Approval: the properties of a job that need an approval before it may be queued, and its approvers.
-
-A job that needs one holds nothing, competes with no job and keeps its submit time (*pending-approval*). What is needed
-follows from the job and the files alone, so it is found again whenever one of them changes: a cap that is raised, or a
-job of the same person that ends, may make it needless.
+A job that needs an approval holds nothing, competes with no job and keeps its submit time (*pending-approval*). The
+required approvals follow from the job, the files and the user's other jobs, and are evaluated again after each change
+of them: a raised cap, or the end of another job of the same user, may make an approval unnecessary.
 """
 
 from __future__ import annotations
@@ -166,9 +164,9 @@ def larger_than_nodes(charge: ResourceRequest, world: ClusterState) -> Blocked |
         return None
     if _nothing_of_its_kind(kind, world):
         return None
-    rooms = _suitable(charge, world)
+    infos = _suitable(charge, world)
     largest = max(pods, key=lambda pod: pod.gpus)
-    most = max((room.allocatable(largest.resource).gpus for room in rooms), default=0)
+    most = max((info.allocatable(largest.resource).gpus for info in infos), default=0)
     if kind is not None and not most:
         sentence = (
             f"No node has GPUs of type {kind} that this job could use; choose another type of GPU or another template."
@@ -179,18 +177,18 @@ def larger_than_nodes(charge: ResourceRequest, world: ClusterState) -> Blocked |
             f"No node has more than {counted(most)} of type {kind}; you asked for {shown(largest.gpus)} on one node."
         )
         return Blocked(Reason.NO_FIT, sentence)
-    too_large = next((pod for pod in pods if not _on_node_infos((pod,), rooms)), None)
+    too_large = next((pod for pod in pods if not _on_node_infos((pod,), infos)), None)
     if too_large is not None:
-        return Blocked(Reason.NO_FIT, _share_sentence(too_large, rooms, world))
+        return Blocked(Reason.NO_FIT, _share_sentence(too_large, infos, world))
     smallest = sorted(pods, key=lambda pod: (pod.gpus, pod.cpu_milli, pod.memory_bytes))
-    fit = bisect_right(range(1, len(pods)), False, key=lambda count: not _on_node_infos(tuple(smallest[:count]), rooms))
+    fit = bisect_right(range(1, len(pods)), False, key=lambda count: not _on_node_infos(tuple(smallest[:count]), infos))
     sentence = f"The cluster's nodes can not hold the {len(pods)} pods of this job together, only {fit} of them."
     return Blocked(Reason.NO_FIT, sentence)
 
 
-def _share_sentence(pod: PodRequest, rooms: list[NodeInfo], world: ClusterState) -> str:
+def _share_sentence(pod: PodRequest, infos: list[NodeInfo], world: ClusterState) -> str:
     """Names what a pod asks for that no node has beside its GPUs, and the most that a node has."""
-    wholes = [room.allocatable(pod.resource) for room in rooms if pod.placement.matches(room.node)]
+    wholes = [info.allocatable(pod.resource) for info in infos if pod.placement.matches(info.node)]
     spaces = [space for space in wholes if space.gpus >= pod.gpus]
     if not spaces:
         return "There is no node that this job could use; choose another template."
@@ -227,7 +225,7 @@ def _rounded_share(memory: int) -> str:
 def _nothing_of_its_kind(kind: str | None, world: ClusterState) -> bool:
     """True if no node has GPUs of a type, or there is no node at all."""
     found = world.cluster.gpu_type(kind) if kind is not None else None
-    nodes = (room.node for room in world.rooms.values())
+    nodes = (info.node for info in world.node_infos.values())
     return not any(found is None or has_type(node, found) for node in nodes)
 
 
@@ -239,20 +237,20 @@ def _on_some_nodes(charge: ResourceRequest, world: ClusterState) -> bool:
     return _on_node_infos(pods, _suitable(charge, world))
 
 
-def _on_node_infos(pods: tuple[PodRequest, ...], rooms: list[NodeInfo]) -> bool:
-    return place_best(pods, rooms, lambda room, pod: room.allocatable(pod.resource), lambda _, left: left) is not None
+def _on_node_infos(pods: tuple[PodRequest, ...], infos: list[NodeInfo]) -> bool:
+    return place_best(pods, infos, lambda info, pod: info.allocatable(pod.resource), lambda _, left: left) is not None
 
 
 def _suitable(charge: ResourceRequest, world: ClusterState) -> list[NodeInfo]:
-    return [room for room in world.rooms.values() if any(pod.placement.matches(room.node) for pod in charge.pods)]
+    return [info for info in world.node_infos.values() if any(pod.placement.matches(info.node) for pod in charge.pods)]
 
 
 def _some_node_fits(pod: PodRequest, world: ClusterState) -> bool:
     pool = world.pool(pod.resource, pod.placement)
-    if any(room.allocatable(pod.resource).holds(pod) for room in pool.rooms.values()):
+    if any(info.allocatable(pod.resource).holds(pod) for info in pool.node_infos.values()):
         return True
-    rooms = world.rooms.values()
-    return any(room.allocatable(pod.resource).holds(pod) and pod.placement.matches(room.node) for room in rooms)
+    infos = world.node_infos.values()
+    return any(info.allocatable(pod.resource).holds(pod) and pod.placement.matches(info.node) for info in infos)
 
 
 def missing_approvals(request: Job, world: ClusterState) -> tuple[RequiredApproval, ...]:
@@ -270,7 +268,7 @@ def caps(request: Job, world: ClusterState) -> Blocked | None:
     if team is None or taken is not None:
         return taken
     asked, title = request.request.gpus, team.title or team.name
-    own = request.promised
+    own = request.reserved_gpus
     if request.request.gpu_type is None:
         return _cpu_caps(request, title, world)
     hard = team.user_caps.hard
@@ -393,7 +391,7 @@ def _over_soft_cap(job: Job, world: ClusterState) -> RequiredApproval | None:
     hard = team.user_caps.hard
     if hard is not None and hard <= team.user_caps.soft:
         return None  # the largest approvable value
-    own = job.promised
+    own = job.reserved_gpus
     soft, held = team.user_caps.soft, world.held_by(job.team, job.user) - own
     if held + asked <= soft:
         return None

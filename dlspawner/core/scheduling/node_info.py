@@ -273,24 +273,24 @@ SpaceOf = Callable[[NodeInfo, PodRequest], Resources]
 
 def place_best(
     pods: tuple[PodRequest, ...],
-    rooms: Iterable[NodeInfo],
+    infos: Iterable[NodeInfo],
     space: SpaceOf,
     rank: Callable[[NodeInfo, Resources], Any],
 ) -> Nodes | None:
-    """A node for each pod, the room of the smallest rank that can hold it; the largest pod chooses first."""
-    candidates = list(rooms)
+    """Returns for each pod the node of the smallest rank that can hold it; the largest pod chooses first."""
+    candidates = list(infos)
     taken: dict[str, Resources] = {}
     nodes = [""] * len(pods)
     for index in _largest_first(pods):
         pod = pods[index]
         best: tuple[Any, str] | None = None
-        for room in candidates:
-            name = room.node.name
-            left = space(room, pod)
+        for info in candidates:
+            name = info.node.name
+            left = space(info, pod)
             if name in taken:
                 left = left - taken[name]
-            if left.holds(pod) and pod.placement.matches(room.node):
-                candidate = (rank(room, left), name)
+            if left.holds(pod) and pod.placement.matches(info.node):
+                candidate = (rank(info, left), name)
                 if best is None or candidate < best:
                     best = candidate
         if best is None:
@@ -301,16 +301,16 @@ def place_best(
 
 
 def place_first(
-    pods: tuple[PodRequest, ...], rooms: Callable[[PodRequest], Iterable[NodeInfo]], space: SpaceOf
+    pods: tuple[PodRequest, ...], infos: Callable[[PodRequest], Iterable[NodeInfo]], space: SpaceOf
 ) -> Nodes | None:
-    """A node for each pod, the first room that can hold it; the largest pod chooses first."""
+    """Returns for each pod the first node that can hold it; the largest pod chooses first."""
     taken: dict[str, Resources] = {}
     nodes = [""] * len(pods)
     for index in _largest_first(pods):
         pod = pods[index]
-        for room in rooms(pod):
-            name = room.node.name
-            if (space(room, pod) - taken.get(name, NO_RESOURCES)).holds(pod):
+        for info in infos(pod):
+            name = info.node.name
+            if (space(info, pod) - taken.get(name, NO_RESOURCES)).holds(pod):
                 nodes[index] = name
                 taken[name] = taken.get(name, NO_RESOURCES) + _of(pod)
                 break
@@ -331,47 +331,47 @@ def _largest_first(pods: tuple[PodRequest, ...]) -> list[int]:
 
 
 class NodePool:
-    """Rooms that suit a placement and have a resource, by free GPUs; without a resource by how many GPUs there are."""
+    """Nodes that match a placement and have a resource, by free GPUs; without a resource by the number of GPUs."""
 
-    __slots__ = ("_level", "_placement", "_resource", "levels", "rooms")
+    __slots__ = ("_level", "_placement", "_resource", "levels", "node_infos")
 
-    def __init__(self, resource: str, placement: NodePlacement, rooms: Iterable[NodeInfo]) -> None:
+    def __init__(self, resource: str, placement: NodePlacement, infos: Iterable[NodeInfo]) -> None:
         self._resource, self._placement = resource, placement
-        self.rooms: dict[str, NodeInfo] = {}
+        self.node_infos: dict[str, NodeInfo] = {}
         self.levels: dict[int, list[str]] = {}  # names in their order
         self._level: dict[str, int] = {}
-        for room in rooms:
-            self.put(room)
+        for info in infos:
+            self.put(info)
 
-    def put(self, room: NodeInfo) -> None:
-        name = room.node.name
+    def put(self, info: NodeInfo) -> None:
+        name = info.node.name
         self.remove(name)
-        if not room.node.open or not self._placement.matches(room.node):
+        if not info.node.open or not self._placement.matches(info.node):
             return
-        if self._resource and not room.node.gpus_of(self._resource):
+        if self._resource and not info.node.gpus_of(self._resource):
             return
-        self.rooms[name] = room
-        self._enter(room)
+        self.node_infos[name] = info
+        self._enter(info)
 
     def remove(self, name: str) -> None:
-        if self.rooms.pop(name, None) is not None:
+        if self.node_infos.pop(name, None) is not None:
             self._leave(name)
 
-    def update(self, room: NodeInfo) -> None:
-        name = room.node.name
-        if name in self.rooms and self._resource and self._level[name] != room.gpus.get(self._resource, 0):
+    def update(self, info: NodeInfo) -> None:
+        name = info.node.name
+        if name in self.node_infos and self._resource and self._level[name] != info.gpus.get(self._resource, 0):
             self._leave(name)
-            self._enter(room)
+            self._enter(info)
 
     def fitting(self, gpus: int) -> Iterator[NodeInfo]:
-        """Rooms with so much free, the fullest first, then by name."""
+        """Yields the nodes with so many free milli-GPUs, the fullest first, then by name."""
         for level in sorted(level for level in self.levels if level >= gpus or not self._resource):
-            yield from (self.rooms[name] for name in self.levels[level])
+            yield from (self.node_infos[name] for name in self.levels[level])
 
     def least_allocated(self) -> Iterator[NodeInfo]:
-        """All rooms, the emptiest first, then by name."""
+        """Yields all nodes, the emptiest first, then by name."""
         for level in sorted(self.levels, reverse=True):
-            yield from (self.rooms[name] for name in self.levels[level])
+            yield from (self.node_infos[name] for name in self.levels[level])
 
     @property
     def most_free(self) -> int:
@@ -381,9 +381,9 @@ class NodePool:
     def total_free(self) -> int:
         return sum(level * len(names) for level, names in self.levels.items() if level > 0) if self._resource else 0
 
-    def _enter(self, room: NodeInfo) -> None:
-        name = room.node.name
-        level = room.gpus.get(self._resource, 0) if self._resource else sum(milli for _, milli in room.node.gpus)
+    def _enter(self, info: NodeInfo) -> None:
+        name = info.node.name
+        level = info.gpus.get(self._resource, 0) if self._resource else sum(milli for _, milli in info.node.gpus)
         self._level[name] = level
         insort(self.levels.setdefault(level, []), name)
 

@@ -19,22 +19,22 @@ def find_free_nodes(request: Job, world: ClusterState, kept: frozenset[str]) -> 
     would then find a borrower there, to be stopped while other nodes are empty.
     """
 
-    def rooms(pod: PodRequest) -> Iterable[NodeInfo]:
+    def infos(pod: PodRequest) -> Iterable[NodeInfo]:
         found = (
-            room for room in world.pool(pod.resource, pod.placement).fitting(pod.gpus) if room.node.name not in kept
+            info for info in world.pool(pod.resource, pod.placement).fitting(pod.gpus) if info.node.name not in kept
         )
         return _lenders_last(found, pod.resource) if request.preemptible and pod.gpus else found
 
-    return place_first(request.request.pods, rooms, lambda room, pod: room.available(pod.resource, request.id))
+    return place_first(request.request.pods, infos, lambda info, pod: info.available(pod.resource, request.id))
 
 
-def _lenders_last(rooms: Iterable[NodeInfo], resource: str) -> Iterator[NodeInfo]:
+def _lenders_last(infos: Iterable[NodeInfo], resource: str) -> Iterator[NodeInfo]:
     later = []
-    for room in rooms:
-        if room.guaranteed(resource) > 0:
-            later.append(room)
+    for info in infos:
+        if info.guaranteed(resource) > 0:
+            later.append(info)
         else:
-            yield room
+            yield info
     yield from later
 
 
@@ -45,7 +45,7 @@ def no_fit_message(request: Job, world: ClusterState) -> str:
     pool = world.pool(pod.resource, pod.placement)
     missing = _missing_extended(request, world)
     if kind is None:
-        return f"{missing or _free_sentence(pod, pool.rooms.values(), request)}{closed}"
+        return f"{missing or _free_sentence(pod, pool.node_infos.values(), request)}{closed}"
     idle, most, wanted = pool.total_free, max(0, pool.most_free), sum(one.gpus for one in request.request.pods)
     said = f"Idle GPUs of type {kind}: {shown(idle)}, at most {shown(most)} on one node"
     if most >= pod.gpus and idle >= wanted:
@@ -59,8 +59,8 @@ def no_fit_message(request: Job, world: ClusterState) -> str:
 def _missing_extended(request: Job, world: ClusterState) -> str:
     """Returns the sentence on an extended resource of which no node has enough for a pod; empty if there is none."""
     for pod in request.request.pods:
-        rooms = world.pool(pod.resource, pod.placement).rooms.values() if pod.extended else ()
-        spaces = [dict(room.available(pod.resource, request.id).extended) for room in rooms]
+        infos = world.pool(pod.resource, pod.placement).node_infos.values() if pod.extended else ()
+        spaces = [dict(info.available(pod.resource, request.id).extended) for info in infos]
         for name, amount in pod.extended:
             most = max((space.get(name, 0) for space in spaces), default=0)
             if most < amount:
@@ -69,9 +69,9 @@ def _missing_extended(request: Job, world: ClusterState) -> str:
     return ""
 
 
-def _free_sentence(pod: PodRequest, rooms: Iterable[NodeInfo], request: Job) -> str:
+def _free_sentence(pod: PodRequest, infos: Iterable[NodeInfo], request: Job) -> str:
     """Returns the free CPU and memory of the node with the largest part of what a pod without GPUs requests."""
-    spaces = [room.available(pod.resource, request.id) for room in rooms]
+    spaces = [info.available(pod.resource, request.id) for info in infos]
     spaces = [space for space in spaces if space.has(pod.extended)] or spaces
     count = len(request.request.pods)
     each = f" for one of its {count} pods" if count > 1 else ""
@@ -95,8 +95,8 @@ def _amounts(cpu_milli: int, memory_bytes: int) -> str:
 
 def _closed_sentence(pod: PodRequest, kind: str | None, world: ClusterState) -> str:
     """Which nodes that could hold the pod take no jobs now, with a space before it; empty where there are none."""
-    rooms = [world.rooms[name] for name in world.closed]
-    nodes = [one.node for one in rooms if pod.placement.matches(one.node) and one.allocatable(pod.resource).holds(pod)]
+    infos = [world.node_infos[name] for name in world.closed]
+    nodes = [one.node for one in infos if pod.placement.matches(one.node) and one.allocatable(pod.resource).holds(pod)]
     of_type = f" with GPUs of type {kind}" if kind else ""
     silent = sum(not node.ready for node in nodes)
     said = ""

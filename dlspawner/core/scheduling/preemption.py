@@ -9,15 +9,11 @@ where the others are not enough, and is told at once: the waiting job has its pl
 resources of jobs that end early are not lent again. Never victims are jobs that are leaving already, and every
 guaranteed job of another team. No job is stopped unless that lets the waiting job start.
 
-Leaving: the jobs that make room for a waiting job, as its user reads it.
+Sentences about victims name the jobs that leave and not the owners of the GPUs: borrowers may be on nodes of others,
+and with ``preempt_within_team`` the victim is a colleague's job.
 
-The text names the jobs that leave and not the owners of the GPUs: borrowers may be on nodes of others, and where a team
-stops jobs of its own (``preempt_within_team``) it is a colleague's job that leaves.
-
-Lowered quotas: which guaranteed jobs are more than their team's quota then, and which may be guaranteed again.
-
-A quota that is lowered stops no job: the newest jobs beyond it turn preemptible, after notice. When it is enough again
-they turn back, the oldest first, with nothing that another guaranteed job holds or was promised.
+A lowered quota stops no job: the newest jobs beyond it become preemptible, after notice. When the quota is sufficient
+again they become guaranteed, the oldest first, without resources that another guaranteed job holds or has reserved.
 """
 
 from __future__ import annotations
@@ -86,8 +82,8 @@ def choose_victims(
 ) -> tuple[Job, ...] | None:
     """Returns the jobs that free the missing resources, by node; ``None`` when all candidates are not enough.
 
-    ``candidates`` may all be stopped, and are asked in their order (``in_order``). ``quota_missing``: milli-GPUs that
-    guaranteed jobs among them have to give back.
+    ``candidates`` may all be stopped, and are tried in their order (`order_candidates`). ``quota_missing``: milli-GPUs
+    that guaranteed jobs among them have to give back.
     """
     missing = _rest(missing, {})
     taken: list[tuple[Job, dict[str, Resources], int]] = []
@@ -125,18 +121,18 @@ def unneeded_victims(world: ClusterState) -> tuple[Job, ...]:
         if whose is not None and quota[whose] < job.request.gpus:
             continue  # a job of the team waits for that quota
         resource = next((pod.resource for pod in job.request.pods if pod.resource), "")
-        wanted = {name for name in job.nodes if name in world.rooms and world.rooms[name].reservations}
+        wanted = {name for name in job.nodes if name in world.node_infos and world.node_infos[name].reservations}
         holds = _gives(job, dict.fromkeys(wanted, NO_RESOURCES), resource)
         keeps = {name: kept.get(name, NO_RESOURCES) + space for name, space in holds.items()}
-        rooms = [world.rooms[name] for name in keeps]
-        if whose and any(_leaves_share(job, room, resource, world) < keeps[room.node.name].gpus for room in rooms):
+        infos = [world.node_infos[name] for name in keeps]
+        if whose and any(_leaves_share(job, info, resource, world) < keeps[info.node.name].gpus for info in infos):
             continue  # and here its part of a node
         spared = {one.id for one in found}
         if all(
-            room.available_after_termination(resource).covers(
-                keeps[room.node.name] + room.releasing_after(job.notice, resource, spared)
+            info.available_after_termination(resource).covers(
+                keeps[info.node.name] + info.releasing_after(job.notice, resource, spared)
             )
-            for room in rooms
+            for info in infos
         ):
             found.append(job)
             kept.update(keeps)
@@ -159,7 +155,7 @@ def due_steps(world: ClusterState, now: datetime) -> Iterator[tuple[Step, Job, d
 
     Each step must have been put into the world before the next one is asked for.
     """
-    if not world.promised and not world.noticed:
+    if not world.reserved_jobs and not world.noticed:
         return
     native = world.cluster.scheduler.is_native  # an engine names its own victims
     for job in stale_reservations(world):
@@ -172,28 +168,28 @@ def due_steps(world: ClusterState, now: datetime) -> Iterator[tuple[Step, Job, d
         yield (Step.STOP if later is None else Step.DEFER), job, later
 
 
-def _leaves_share(job: Job, room: NodeInfo, resource: str, world: ClusterState) -> float:
+def _leaves_share(job: Job, info: NodeInfo, resource: str, world: ClusterState) -> float:
     """Milli-GPUs that the job's team may keep on a node, if its share is too small beside what was promised there."""
-    beyond = share_overrun(job.team, job.request.gpu_type or "", room, world)
-    return releasing_of(job.team, room, resource, world) - beyond if beyond else inf
+    beyond = share_overrun(job.team, job.request.gpu_type or "", info, world)
+    return releasing_of(job.team, info, resource, world) - beyond if beyond else inf
 
 
-def share_overrun(team: str, kind: str, room: NodeInfo, world: ClusterState) -> int:
+def share_overrun(team: str, kind: str, info: NodeInfo, world: ClusterState) -> int:
     """By how much what a team's guaranteed jobs hold and were promised on a node of its share is others' there."""
-    found, shares = world.cluster.gpu_type(kind), world.quota_by_node(kind).get(room.node.name, {})
+    found, shares = world.cluster.gpu_type(kind), world.quota_by_node(kind).get(info.node.name, {})
     if found is None or team not in shares:
         return 0  # a guest
-    held = room.guaranteed_by_team.get(found.resource, {})
+    held = info.guaranteed_by_team.get(found.resource, {})
     others = sum(max(held.get(one, 0), shares.get(one, 0)) for one in {*held, *shares} if one != team)
-    own = max(shares[team], room.node.gpus_of(found.resource) - others)
+    own = max(shares[team], info.node.gpus_of(found.resource) - others)
     return max(0, held.get(team, 0) - own)
 
 
-def releasing_of(team: str, room: NodeInfo, resource: str, world: ClusterState) -> int:
+def releasing_of(team: str, info: NodeInfo, resource: str, world: ClusterState) -> int:
     """Milli-GPUs of a node that a team's own guaranteed jobs will give back."""
-    jobs = (world.jobs[name] for name in room.terminating)
+    jobs = (world.jobs[name] for name in info.terminating)
     own = (job.id for job in jobs if job.team == team and not job.preemptible)
-    return sum(resources_needed(room.allocations[name], resource).gpus for name in own)
+    return sum(resources_needed(info.allocations[name], resource).gpus for name in own)
 
 
 def stale_reservations(world: ClusterState) -> tuple[Job, ...]:
@@ -209,7 +205,7 @@ def stale_reservations(world: ClusterState) -> tuple[Job, ...]:
         wants = _gives(job, dict.fromkeys((name for name in job.nodes if name is not None), NO_RESOURCES), resource)
         may = limits.config_violation(job, world) is None and limits.caps(job, world) is None
         if may and _nodes_open(job, world) and _quota_comes(job, world, quota.get((job.team, job.request.gpu_type), 0)):
-            comes = {name: world.rooms[name].available_after_termination(resource, job.id) for name in wants}
+            comes = {name: world.node_infos[name].available_after_termination(resource, job.id) for name in wants}
             if all((space + back.get(name, NO_RESOURCES)).covers(wants[name]) for name, space in comes.items()):
                 continue
         found.append(job)
@@ -222,11 +218,11 @@ def stale_reservations(world: ClusterState) -> tuple[Job, ...]:
 
 
 def _reserved(world: ClusterState) -> list[Job]:
-    return sorted((world.jobs[name] for name in world.promised), key=job_order_key)
+    return sorted((world.jobs[name] for name in world.reserved_jobs), key=job_order_key)
 
 
 def _nodes_open(job: Job, world: ClusterState) -> bool:
-    return all(name in world.rooms and world.rooms[name].node.open for name in job.nodes if name is not None)
+    return all(name in world.node_infos and world.node_infos[name].node.open for name in job.nodes if name is not None)
 
 
 def _quota_comes(job: Job, world: ClusterState, back: int) -> bool:
@@ -351,7 +347,7 @@ def over_quota_jobs(world: ClusterState) -> tuple[Job, ...]:
 
 
 def restorable(turned: Iterable[Job], world: ClusterState) -> tuple[Job, ...]:
-    """Of the jobs that turned preemptible for a lowered quota those that their team's quota has room for, oldest first.
+    """Of the jobs that turned preemptible for a lowered quota those that fit into their team's quota, oldest first.
 
     One that has notice is among them only where it is on its team's share: there the place that it should leave was
     promised to a guest, who has to look for another one. Elsewhere its place is reserved for its owner.
@@ -376,17 +372,17 @@ def _on_its_share(job: Job, kind: str, world: ClusterState) -> bool:
     """True if the job, if guaranteed, would take no more than its team's share of each of its nodes."""
     share = world.quota_by_team(kind).get(job.team, {})
     for name in set(job.nodes):
-        room = world.rooms.get(name) if name is not None else None
-        if room is None or share.get(room.node.name, 0) < _guaranteed_with(job, room):
+        info = world.node_infos.get(name) if name is not None else None
+        if info is None or share.get(info.node.name, 0) < _guaranteed_with(job, info):
             return False
     return True
 
 
-def _guaranteed_with(job: Job, room: NodeInfo) -> int:
+def _guaranteed_with(job: Job, info: NodeInfo) -> int:
     """Milli-GPUs that the team's guaranteed jobs hold there or were promised, and those of the job."""
     resource = next(pod.resource for pod in job.request.pods if pod.resource)
-    own = resources_needed(room.allocations.get(job.id, ()), resource).gpus
-    return room.guaranteed_by_team.get(resource, {}).get(job.team, 0) + own
+    own = resources_needed(info.allocations.get(job.id, ()), resource).gpus
+    return info.guaranteed_by_team.get(resource, {}).get(job.team, 0) + own
 
 
 def _age(job: Job) -> tuple[datetime, str]:

@@ -59,7 +59,7 @@ def in_order(
     A job that is to be skipped once is skipped for ever, and with it all later ones of its team, lane and priority with
     the same request. Of a ``full`` team in a lane only promised jobs come, and no promised job is skipped.
     """
-    promised = {name: world.jobs[name] for name in world.promised}
+    promised = {name: world.jobs[name] for name in world.reserved_jobs}
 
     def line(lane: QueueKey, team: str, keys: list[JobOrderKey]) -> Iterator[OrderKey]:
         index = 0
@@ -290,10 +290,10 @@ def _could_be_on_open_nodes(charge: ResourceRequest, world: ClusterState) -> boo
     pods = charge.pods
     pools = [world.pool(pod.resource, pod.placement) for pod in pods]
     if len(pods) == 1:
-        return any(room.allocatable(pods[0].resource).holds(pods[0]) for room in pools[0].rooms.values())
-    rooms = {name: room for pool in pools for name, room in pool.rooms.items()}
+        return any(info.allocatable(pods[0].resource).holds(pods[0]) for info in pools[0].node_infos.values())
+    infos = {name: info for pool in pools for name, info in pool.node_infos.items()}
     return (
-        place_best(pods, rooms.values(), lambda room, pod: room.allocatable(pod.resource), lambda _, left: left)
+        place_best(pods, infos.values(), lambda info, pod: info.allocatable(pod.resource), lambda _, left: left)
         is not None
     )
 
@@ -313,7 +313,7 @@ def closest_nodes(job: Job, world: ClusterState) -> frozenset[str]:
             nodes = place_first(
                 job.request.pods,
                 lambda pod: world.pool(pod.resource, pod.placement).least_allocated(),
-                lambda room, pod: room.allocatable(pod.resource),
+                lambda info, pod: info.allocatable(pod.resource),
             )
         else:
             nodes = _nearest_of_guaranteed(job, kind, world)
@@ -325,15 +325,15 @@ def _nearest_of_guaranteed(job: Job, kind: str, world: ClusterState) -> Nodes | 
     """Returns the nearest nodes of a guaranteed job. Borrowers are not in its way; shares of others are avoided."""
     largest = max(job.request.pods, key=lambda pod: pod.gpus)
     pools = (world.pool(pod.resource, pod.placement) for pod in job.request.pods)
-    rooms = {name: room for pool in pools for name, room in pool.rooms.items()}
+    infos = {name: info for pool in pools for name, info in pool.node_infos.items()}
     shares = world.quota_by_node(kind)
 
-    def rank(room: NodeInfo, _: Resources) -> tuple[object, ...]:
-        name, whole = room.node.name, room.allocatable(largest.resource)
+    def rank(info: NodeInfo, _: Resources) -> tuple[object, ...]:
+        name, whole = info.node.name, info.allocatable(largest.resource)
         others = sum(milli for team, milli in shares.get(name, {}).items() if team != job.team)
-        return (whole.gpus - others < largest.gpus, room.guaranteed_and_reserved(largest.resource), name)
+        return (whole.gpus - others < largest.gpus, info.guaranteed_and_reserved(largest.resource), name)
 
-    return place_best(job.request.pods, rooms.values(), lambda room, _: room.allocatable(largest.resource), rank)
+    return place_best(job.request.pods, infos.values(), lambda info, _: info.allocatable(largest.resource), rank)
 
 
 def blocked_by(ahead: Job | None) -> Blocked:

@@ -12,6 +12,7 @@ No layout is possible, and the answer is empty, when the quotas are more than wh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 from dlspawner.core.config import ClusterConfig, TeamsConfig
 from dlspawner.core.nodes import Node, has_type
@@ -20,64 +21,55 @@ TeamNodes = dict[str, dict[str, int]]  # by team and node
 
 
 class QuotaLayout:
-    """The layouts of all types on these nodes, each found out when it is asked for."""
+    """The layouts of all types on these nodes, each computed at its first use."""
 
     def __init__(self, cluster: ClusterConfig, teams: TeamsConfig, nodes: Sequence[Node]) -> None:
         self._cluster, self._teams, self._nodes = cluster, teams, nodes
-        self._milli: dict[str, dict[str, int]] = {}
-        self._capacities: dict[str, int] = {}
-        self._layouts: dict[str, TeamNodes] = {}
-        self._by_node: dict[str, dict[str, dict[str, int]]] = {}
-        self._spare: dict[str, dict[str, int]] = {}
+        self._types: dict[str, _TypeLayout] = {}
 
-    def capacity(self, gpu_type: str) -> int:
-        """Milli-GPUs of a type on all nodes, open or not."""
-        found = self._capacities.get(gpu_type)
-        if found is None:
-            found = self._capacities[gpu_type] = sum(self._nodes_of(gpu_type).values())
-        return found
-
-    def layout(self, gpu_type: str) -> TeamNodes:
-        """By team and node; empty while no team has a quota, or quotas are more than there is."""
-        found = self._layouts.get(gpu_type)
-        if found is None:
-            quotas = [(team.name, team.entitled(gpu_type)) for team in self._teams.teams]
-            found = assign(self._nodes_of(gpu_type), quotas) if any(milli for _, milli in quotas) else {}
-            self._layouts[gpu_type] = found
-        return found
-
-    def by_node(self, gpu_type: str) -> dict[str, dict[str, int]]:
-        """By node and team; nodes without GPUs of the type are left out."""
-        found = self._by_node.get(gpu_type)
-        if found is None:
-            found = {name: {} for name in self._nodes_of(gpu_type)}
-            for team, nodes in self.layout(gpu_type).items():
-                for name, milli in nodes.items():
-                    found[name][team] = milli
-            self._by_node[gpu_type] = found
-        return found
-
-    def unassigned(self, gpu_type: str) -> dict[str, int]:
-        """Returns the GPUs in no team's share, by node; nothing without a layout."""
-        found: dict[str, int] | None = self._spare.get(gpu_type)
-        if found is None:
-            found = {}
-            if self.layout(gpu_type):
-                shares = self.by_node(gpu_type)
-                left = {name: milli - sum(shares[name].values()) for name, milli in self._nodes_of(gpu_type).items()}
-                found = {name: milli for name, milli in left.items() if milli}
-            self._spare[gpu_type] = found
-        return found
-
-    def _nodes_of(self, gpu_type: str) -> dict[str, int]:
-        """Returns the milli-GPUs of a type by node; none of an unknown type."""
-        found = self._milli.get(gpu_type)
+    def of(self, gpu_type: str) -> _TypeLayout:
+        """Returns the layout of a type; an unknown type has no nodes."""
+        found = self._types.get(gpu_type)
         if found is None:
             kind = self._cluster.gpu_type(gpu_type)
-            nodes = [node for node in self._nodes if kind is not None and has_type(node, kind)]
-            found = {node.name: node.gpus_of(kind.resource) for node in nodes} if kind is not None else {}
-            self._milli[gpu_type] = found
+            nodes = [node for node in self._nodes if has_type(node, kind)] if kind is not None else []
+            sizes = {node.name: node.gpus_of(kind.resource) for node in nodes} if kind is not None else {}
+            quotas = [(team.name, team.entitled(gpu_type)) for team in self._teams.teams]
+            found = self._types[gpu_type] = _TypeLayout(sizes, quotas)
         return found
+
+
+class _TypeLayout:
+    """The layout of one GPU type; ``nodes``: the milli-GPUs of each node with the type, open or not."""
+
+    def __init__(self, nodes: Mapping[str, int], quotas: Sequence[tuple[str, int]]) -> None:
+        self._nodes, self._quotas = nodes, quotas
+
+    @cached_property
+    def capacity(self) -> int:
+        return sum(self._nodes.values())
+
+    @cached_property
+    def by_team(self) -> TeamNodes:
+        """By team and node; empty while no team has a quota, or quotas are more than there is."""
+        return assign(self._nodes, self._quotas) if any(milli for _, milli in self._quotas) else {}
+
+    @cached_property
+    def by_node(self) -> dict[str, dict[str, int]]:
+        """By node and team; nodes without GPUs of the type are left out."""
+        found: dict[str, dict[str, int]] = {name: {} for name in self._nodes}
+        for team, nodes in self.by_team.items():
+            for name, milli in nodes.items():
+                found[name][team] = milli
+        return found
+
+    @cached_property
+    def unassigned(self) -> dict[str, int]:
+        """The GPUs in no team's share, by node; none without a layout."""
+        if not self.by_team:
+            return {}
+        left = {name: milli - sum(self.by_node[name].values()) for name, milli in self._nodes.items()}
+        return {name: milli for name, milli in left.items() if milli}
 
 
 def assign(nodes: Mapping[str, int], quotas: Sequence[tuple[str, int]]) -> TeamNodes:

@@ -1,13 +1,10 @@
-"""The state of a cluster: total and free GPUs of each type, the nodes, the teams' quotas.
+"""Reports on the cluster, in milli-GPUs: `node_statuses`, `type_statuses` and `quota_statuses` for pages and REST;
+`usage_by_team` and `capacity_by_type` for metrics and history.
 
-Amounts are milli-GPUs. *Free* is what a job could take now: not what is held, promised, or on a node that is closed.
-
-The state of all teams at one moment: GPUs held, borrowed, requested and free, and the free GPUs that are unusable.
-
-All amounts are milli-GPUs. A free GPU is of no use while its node takes nothing new (``closed``: cordoned, or
-silent), or while jobs wait for the type and not a pod of theirs fits into what is free on that node
-(``fragmented``). Without pending jobs nothing is fragmented. GPUs that fit a job that waits for its quota only are
-usable: the quota forbids their use, not the node.
+In the statuses *free* is what a job could take now: neither held, nor reserved, nor on a closed node. In a
+`TypeCapacity` it is all that no job holds, with the unusable parts of it: ``unschedulable``, on closed nodes (cordoned
+or silent), and ``fragmented``, on nodes where no pod of the jobs that wait for the type fits. Without pending jobs
+nothing is fragmented; GPUs that fit a job that waits for its quota only are usable.
 """
 
 from __future__ import annotations
@@ -64,7 +61,7 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class TypeStatus:
-    """A GPU type: ``closed`` is on nodes that take nothing new, ``most`` what is free on the one node that has most."""
+    """A GPU type: ``unschedulable`` are all on closed nodes, ``most`` the free ones on the node with the most."""
 
     gpu_type: GpuType
     total: int
@@ -96,7 +93,7 @@ class QuotaStatus:
 
 def node_statuses(world: ClusterState) -> list[NodeStatus]:
     jobs = Counter(node for job in world.jobs.values() if job.holds for node in {*job.nodes})
-    return [replace(_node(world.rooms[name], world), jobs=jobs[name]) for name in sorted(world.rooms)]
+    return [replace(_node(world.node_infos[name], world), jobs=jobs[name]) for name in sorted(world.node_infos)]
 
 
 def type_statuses(world: ClusterState, found: Iterable[NodeStatus]) -> list[TypeStatus]:
@@ -120,15 +117,15 @@ def quota_statuses(world: ClusterState, teams: Iterable[Team]) -> list[QuotaStat
     return found
 
 
-def _node(room: NodeInfo, world: ClusterState) -> NodeStatus:
-    node, here = room.node, []
+def _node(info: NodeInfo, world: ClusterState) -> NodeStatus:
+    node, here = info.node, []
     for kind in world.cluster.gpu_types:
         if has_type(node, kind):
-            free = max(0, room.available(kind.resource).gpus) if node.open else 0
+            free = max(0, info.available(kind.resource).gpus) if node.open else 0
             here.append(NodeGpus(kind.name, node.gpus_of(kind.resource), free))
     state = "ready" if node.open else "cordoned" if node.ready else "unhealthy"
-    cpu, memory = max(0, room.cpu_milli), max(0, room.memory_bytes)
-    free_here = dict(room.available("").extended) if node.open else {}
+    cpu, memory = max(0, info.cpu_milli), max(0, info.memory_bytes)
+    free_here = dict(info.available("").extended) if node.open else {}
     named = [one.name for one in world.cluster.extended_resources]
     extended = tuple(
         NodeExtended(name, total, max(0, free_here.get(name, 0))) for name, total in node.gpus if name in named
@@ -169,7 +166,7 @@ PendingGpus = tuple[str, str]  # a team and a GPU type
 
 @dataclass(slots=True)
 class TeamTypeUsage:
-    """Of one team and GPU type; ``held`` is charged to the quota, ``borrowed`` is not."""
+    """The usage of one team and GPU type; ``guaranteed`` is charged to the quota, ``borrowed`` is not."""
 
     quota: int = 0
     guaranteed: int = 0
@@ -180,7 +177,7 @@ class TeamTypeUsage:
 
 @dataclass(frozen=True, slots=True)
 class TypeCapacity:
-    """The capacity of one GPU type: all GPUs, the free ones, and the free ones that are of no use now."""
+    """The capacity of one GPU type: all GPUs, the free ones, and the unusable ones among these."""
 
     total: int = 0
     free: int = 0
@@ -218,21 +215,21 @@ def capacity_by_type(world: ClusterState) -> dict[str, TypeCapacity]:
     for job in world.jobs.values():
         if job.request.gpu_type is not None and job.state is JobState.QUEUED:
             waiting.setdefault(job.request.gpu_type, set()).update(pod for pod in job.request.pods if pod.gpus)
-    rooms = tuple(world.rooms.values())
-    return {kind.name: _capacity(kind, rooms, waiting.get(kind.name, ())) for kind in world.cluster.gpu_types}
+    infos = tuple(world.node_infos.values())
+    return {kind.name: _capacity(kind, infos, waiting.get(kind.name, ())) for kind in world.cluster.gpu_types}
 
 
-def _capacity(kind: GpuType, rooms: Iterable[NodeInfo], waiting: Iterable[PodRequest]) -> TypeCapacity:
+def _capacity(kind: GpuType, infos: Iterable[NodeInfo], waiting: Iterable[PodRequest]) -> TypeCapacity:
     total = free = closed = fragmented = 0
     pods = tuple(waiting)
-    for room in rooms:
-        if not has_type(room.node, kind):
+    for info in infos:
+        if not has_type(info.node, kind):
             continue
-        total += room.node.gpus_of(kind.resource)
-        idle = max(0, room.free(kind.resource).gpus)
+        total += info.node.gpus_of(kind.resource)
+        idle = max(0, info.free(kind.resource).gpus)
         free += idle
-        if not room.node.open:
+        if not info.node.open:
             closed += idle
-        elif pods and not any(room.free(pod.resource).holds(pod) and pod.placement.matches(room.node) for pod in pods):
+        elif pods and not any(info.free(pod.resource).holds(pod) and pod.placement.matches(info.node) for pod in pods):
             fragmented += idle
     return TypeCapacity(total, free, closed, fragmented)

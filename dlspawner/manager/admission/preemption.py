@@ -137,7 +137,7 @@ def _notice_text(victim: JobRecord, waiting: Job, world: ClusterState, idle: str
 def _idle_elsewhere(waiting: Job, world: ClusterState) -> str:
     """Returns why GPUs that are idle elsewhere are not used; empty if the job could use none."""
     share = world.quota_by_team(waiting.request.gpu_type or "").get(waiting.team, {})
-    if find_free_nodes(waiting, world, frozenset(world.rooms).difference(share)) is not None:
+    if find_free_nodes(waiting, world, frozenset(world.node_infos).difference(share)) is not None:
         return _KEPT_TOGETHER
     return _KEPT_FOR_OTHERS if find_free_nodes(waiting, world, frozenset()) is not None else ""
 

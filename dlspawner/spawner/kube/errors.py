@@ -1,8 +1,8 @@
-"""Refused: the one exception by which a spawn ends without anything being broken.
+"""``StartRefused``: the exception that ends a spawn for a known reason, with a sentence for the user.
 
-The Hub shows a refusal in three ways (the form again, the failed-spawn page, a REST answer) and each reads other
-attributes of the exception; ``Refused`` sets them all, on JupyterHub 5.5 and 6.x. It carries a sentence for the user,
-never a traceback, a manifest or another person's name.
+The Hub shows a refusal in three ways (the form again, the failed-spawn page, a REST answer), and each reads other
+attributes of the exception; ``StartRefused`` sets them all, on JupyterHub 5.5 and 6.x. It never contains a traceback, a
+manifest or another user's name.
 
 * On 6.x it is a ``SpawnException``: logged in one line, not counted as a failure of the Hub. On 5.5 that class does not
   exist, an ``HTTPError`` is the nearest, and ``consecutive_failure_limit`` has to be 0 there (5.5 counts everything).
@@ -32,7 +32,7 @@ except ImportError:  # JupyterHub 5.5
 COUNTS_REFUSALS = _Base is web.HTTPError
 
 
-_LINE = re.compile(r": refused \([a-z0-9-]+\): ")  # a refusal's own words in a user's log line
+_LINE = re.compile(r": refused \([a-z0-9-]+\): ")  # the text of a refusal inside a line of the Hub
 
 
 def limit_problem(limit: int) -> str | None:
@@ -58,7 +58,7 @@ class StartRefused(_Base):
         self.reason = reason
 
     waits = False  # true if the job will be started without another request
-    unsure = False  # whether a pod may come of it all the same: a request's answer was lost, and it may be carried out
+    outcome_unknown = False  # true if the pod may be created nevertheless: the answer to a request was lost
 
     def get_message(self) -> str:
         """Returns the text of the REST API on Hubs that do not know ``jupyterhub_message``."""
@@ -82,9 +82,9 @@ class StartRefused(_Base):
 
 
 class StartQueued(StartRefused):
-    """Not now: the job waits in the Manager's queue, or for an approval; the Manager's page about it is at ``page``.
+    """The job waits in the Manager's queue, or for an approval; ``page`` is the address of its page.
 
-    The Hub's own form handler would draw the form again; while it has not answered, it is made to lead to the page.
+    The Hub's form handler would show the form again; as long as it has not answered, it redirects to the page instead.
     REST clients, and pages that are opened later, show the sentences.
     """
 
@@ -139,7 +139,7 @@ class QuietRefusals(logging.Filter):
             record.msg = f"{record.getMessage().splitlines()[0]}: the server was stopped before it had started"
             record.args = record.exc_info = record.exc_text = None
             record.levelno, record.levelname = logging.INFO, "INFO"
-        # JupyterHub's own lines name it in their text: "Not starting …", "Previous spawn … failed", "Error starting …".
+        # Lines of JupyterHub contain the text: "Not starting …", "Previous spawn … failed", "Error starting …".
         if problem is None and record.levelno == logging.ERROR and _LINE.search(record.getMessage()):
             record.exc_info = record.exc_text = None
             record.levelno, record.levelname = logging.INFO, "INFO"
@@ -147,7 +147,7 @@ class QuietRefusals(logging.Filter):
 
     @classmethod
     def install(cls, log: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> None:
-        """Add the filter once to the logger that the Hub's handlers share with its spawners, and to the echoes."""
+        """Adds the filter once to the logger of the Hub's handlers and spawners, and to `_ECHOES`."""
         hub = log.logger if isinstance(log, logging.LoggerAdapter) else log
         for logger in (hub, *map(logging.getLogger, _ECHOES)):
             if not any(isinstance(known, cls) for known in logger.filters):

@@ -1,9 +1,8 @@
-"""The pods and events of the namespace, and being woken when one of them changes.
+"""The pods and events of the namespace, with waiters that wake when a pod changes.
 
-``reflector`` follows them; here they are kept, in the form that KubeSpawner and its hooks know (``pods``, ``events``).
-KubeSpawner looks at its dictionary again and again, up to five seconds apart. Here every waiter for a pod is woken at
-the moment the watch's event arrives. What was last seen of a pod that went is remembered for a while: why it went may
-be said nowhere else.
+``reflector`` follows the objects; this module keeps them, in the form that KubeSpawner and its hooks know (``pods``,
+``events``). KubeSpawner polls its dictionary, up to five seconds apart; here every waiter for a pod wakes when the
+watch's event arrives. The last state of a deleted pod is kept for a while: it may be the only record of the reason.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ class PodWatch(ObjectReflector, PodReflector):
 
     @resources.setter
     def resources(self, pods: Mapping[str, PodDict]) -> None:
-        """As KubeSpawner and its hooks set it; ours come from ``listed``."""
+        """Set by KubeSpawner and its hooks; `on_list` does not use it."""
         self._drop_others(pods, 0)
         self._table.kept.update({key: pack(pod) for key, pod in pods.items()})
         self._waiters.wake_all()
@@ -119,7 +118,7 @@ class PodWatch(ObjectReflector, PodReflector):
             return
         if known is not None:
             self._table.drop(key)
-        self.gone.put(key, packed)  # it tells more than what was known before
+        self.gone.put(key, packed)  # newer than the known state
 
     def learn(self, pod: PodDict) -> None:
         """Adds a pod from an answer of the API server: the watch may be behind it, or have no connection now.
@@ -142,11 +141,11 @@ class PodWatch(ObjectReflector, PodReflector):
         self._waiters.wake(key)
 
     async def changed(self, key: str) -> None:
-        """Return when the pod changes, appears or goes."""
+        """Returns when the pod changes, appears or is deleted."""
         await self._waiters.changed(key)
 
     async def turn(self) -> None:
-        """Return when it is the caller's turn to look at pods, each of which takes a moment to parse.
+        """Returns when the caller may read pods, each of which takes a moment to parse.
 
         The first list wakes all servers of a restarted Hub at once.
         """
@@ -157,7 +156,7 @@ class PodWatch(ObjectReflector, PodReflector):
                 self._asked = now()
 
     async def until(self, key: str, satisfied: Callable[[PodDict | None], bool], seconds: float) -> PodDict | None:
-        """The pod, once ``satisfied`` by it (``None``: there is none); TimeoutError after so many seconds."""
+        """Returns the pod as soon as ``satisfied`` accepts it (``None``: no pod); TimeoutError after ``seconds``."""
         async with asyncio.timeout(seconds):
             while True:
                 pod: PodDict | None = self.pods.get(key)
@@ -167,7 +166,7 @@ class PodWatch(ObjectReflector, PodReflector):
 
 
 class EventWatch(ObjectReflector, EventReflector):
-    """A reflector of the events of pods, by pod; they go when Kubernetes forgets them, after an hour."""
+    """A reflector of the events of pods, by pod; Kubernetes deletes events after an hour."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._pods = defaultdict[str, dict[str, CompactObject]](dict)
@@ -179,7 +178,7 @@ class EventWatch(ObjectReflector, EventReflector):
 
     @property
     def events(self) -> list[Object]:
-        """All of them, the oldest first, parsed for every caller: where one pod's are enough, ask ``of`` it."""
+        """All events, oldest first, parsed at each access; ``of`` returns those of one pod."""
         return sorted(self.resources.values(), key=_when)
 
     def of(self, pod: str) -> list[Object]:
@@ -204,5 +203,5 @@ class EventWatch(ObjectReflector, EventReflector):
 
 
 def _when(event: Object) -> str:
-    """Kubernetes sets one or the other; events of other programs may have neither."""
+    """The time of an event. Kubernetes sets one of the two fields; events of other programs may have neither."""
     return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp") or "")

@@ -1,15 +1,15 @@
-"""Requests to Kubernetes about one server's pod. Foreign errors end here.
+"""Requests to Kubernetes about one server's pod; this module translates the errors of the client.
 
 Rules:
 
-* A pod is named by its uid once it exists: a request about an earlier pod never hits a later one of the same name.
-* Creating is idempotent: a pod that is the start's own comes from a request whose answer was lost.
-* An earlier job's pod ends in its own time, with its own grace period; nothing is killed to make room for a name.
-* What the API server says reaches the user as one sentence and the operator as one line. Manifests, headers and
-  tracebacks hold the job's token and reach nobody.
+* An existing pod is identified by its uid: a request about an earlier pod never hits a later one of the same name.
+* Creation is idempotent: a pod with the token of this start was created by a request whose answer was lost.
+* The pod of an earlier job keeps its grace period; no pod is killed to free its name.
+* The user gets the API server's answer as one sentence, the operator as one line. Manifests, headers and tracebacks,
+  which contain the job's token, are neither logged nor shown.
 
-The client is KubeSpawner's (kubernetes_asyncio); what leaves this module are plain dictionaries and ``Refused``, and
-`requests.Problem` where nothing but a look was asked for.
+The client is KubeSpawner's (kubernetes_asyncio). The functions return plain dictionaries and raise ``StartRefused``, or
+`requests.ApiError` for reads that are not repeated.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ STILL_ENDING = (
     "remove it."
 )
 
-# How often a pod that should go is looked at although nothing changes: its node may be silent.
+# Seconds between two reads of a pod that should be deleted and does not change: its node may be silent.
 _STUCK_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class PodRequests:
-    """One server's pod: its name, and the deadlines for requests (one try, all tries) and for its going.
+    """One server's pod: its name, and the deadlines for requests (one try, all tries) and for its deletion.
 
-    ``until`` is the moment, of the event loop's clock, at which a start must be able to say why it has failed.
+    ``until`` is the deadline of a start on the event loop's clock, early enough to report why the start failed.
     """
 
     api: Any
@@ -82,15 +82,15 @@ class PodRequests:
         return Requests(self.key, self.log, self.request_seconds, self.left(self.retry_seconds), self.gpus)
 
     def left(self, seconds: float) -> float:
-        """Of so many seconds from now, those before ``until``."""
+        """Returns these seconds, or fewer if ``until`` comes before."""
         return seconds if self.until is None else min(seconds, max(0.0, self.until - _now()))
 
     def by(self, moment: float) -> PodRequests:
-        """The same, which have to be able to say by this moment, too, why they have failed."""
+        """The same with this deadline, if it is earlier than ``until``."""
         return replace(self, until=moment if self.until is None else min(self.until, moment))
 
     async def create(self, manifest: PodDict, is_own: Callable[[PodDict], bool]) -> PodDict:
-        """The pod of this start, created now or found again; ``is_own`` knows it from an earlier one of its name."""
+        """Returns the pod of this start, created now or found again; ``is_own`` rejects pods of earlier starts."""
         create = self.api.create_namespaced_pod
         for delay in delays(most=_STUCK_SECONDS):
             try:
@@ -114,7 +114,7 @@ class PodRequests:
         return shared_client("NetworkingV1Api")
 
     async def read(self, trying: float | None = None) -> PodDict | None:
-        """The pod of our name as the API server has it, asked for so many seconds; ``None``: there is none."""
+        """Reads the pod from the API server, for ``trying`` seconds at most; ``None`` if there is none."""
         read = self.api.read_namespaced_pod
         try:
             return await self.requests.send(
@@ -124,11 +124,11 @@ class PodRequests:
             return None
 
     async def _own_or_wait(self, is_own: Callable[[PodDict], bool]) -> PodDict | None:
-        """The existing pod of our name when it is this start's own; ``None`` once an earlier one's is gone."""
+        """Returns the existing pod if it belongs to this start; ``None`` once the pod of an earlier start is gone."""
         try:
             found = await self.read()
         except StartRefused as refused:
-            refused.unsure = True  # the pod that has the name may be this start's own
+            refused.outcome_unknown = True  # the pod that has the name may be this start's own
             raise
         if found is None or is_own(found):
             return found
@@ -153,17 +153,17 @@ class PodRequests:
     def grace(self, pod: PodDict, *, now: bool = False) -> int:
         """Returns the grace period of this pod in seconds; ``now``: the shortest that is allowed.
 
-        Zero takes the pod from the cluster's books while its programs may run on, on a node that does not answer even
-        for days: it is for pods that are over, or have not begun.
+        Zero removes the pod object although its programs may run on, for days if the node does not answer: it is for
+        pods that have ended or have not begun.
         """
         own = int((pod.get("spec") or {}).get("terminationGracePeriodSeconds") or 0)
         seconds = 0 if now else own if self.grace_seconds is None else self.grace_seconds
         return seconds if pod_status.is_over(pod) else max(1, seconds)
 
     async def gone(self, pod: PodDict) -> bool:
-        """Return when the watch no longer has this pod; False when it stays because its node does not answer.
+        """Returns True when the watch no longer has this pod, False if it stays because its node does not answer.
 
-        TimeoutError: it stays for another reason.
+        TimeoutError: the pod stays for another reason.
         """
 
         def settled(now: PodDict | None) -> bool:
@@ -181,7 +181,7 @@ class PodRequests:
         raise AssertionError("counting never ends")
 
     async def look(self) -> PodDict | None:
-        """The pod of our name, asked for once; the watch learns of it: a firewall may have forgotten its connection."""
+        """Reads the pod once and passes it to the watch, whose connection a firewall may have dropped silently."""
         found = await self._once(self.api.read_namespaced_pod, self.name)
         if found is not None:
             self.watch.learn(found)
@@ -209,7 +209,7 @@ class PodRequests:
         return list(found.get("items") or ())
 
     async def why_ended(self, pod: PodDict, judged: pod_status.Terminated) -> str:
-        """The reason of an end; where the pod may not know it, its events are asked. Never fails."""
+        """Returns the reason of an end, from the pod or from its events. Never fails."""
         if pod_status.may_be_eviction(judged):
             try:
                 return pod_status.evicted(await self.events("Pod", self.name, uid(pod))) or judged.reason
@@ -218,7 +218,7 @@ class PodRequests:
         return judged.reason
 
     async def delete(self, pod: PodDict, seconds: int, trying: float | None = None) -> None:
-        """Ask for the deletion of exactly this pod, and go on asking so many seconds (``None``: as usual)."""
+        """Requests the deletion of exactly this pod, repeated for ``trying`` seconds (``None``: as usual)."""
         options = {"preconditions": {"uid": uid(pod)}}
         try:
             await self.requests.send(
@@ -235,19 +235,19 @@ class PodRequests:
             return
 
     async def annotate(self, pod: PodDict, annotations: Mapping[str, str]) -> None:
-        """Of exactly this pod: a patch that names another uid is refused."""
+        """Annotates exactly this pod: Kubernetes refuses a patch with another uid."""
         change = {"metadata": {"uid": uid(pod), "annotations": annotations}}
         await self.requests.send(
             "annotation of a pod", self.api.patch_namespaced_pod, self.name, self.namespace, change
         )
 
     def plain(self, model: Any) -> PodDict:
-        """A client's object as the camelCase tree that the rest of us works with."""
+        """Returns an object of the client as a camelCase dictionary."""
         tree: PodDict = self.api.api_client.sanitize_for_serialization(model)
         return tree
 
     def model(self, pod: PodDict) -> Any:
-        """The tree as a V1Pod, which is what modify_pod_hook expects."""
+        """Returns the dictionary as a V1Pod, which ``modify_pod_hook`` expects."""
         return self.api.api_client.deserialize(SimpleNamespace(data=json.dumps(pod)), "V1Pod")
 
 
@@ -274,7 +274,7 @@ def _now() -> float:
 
 
 def _is_stuck(pod: PodDict | None) -> bool:
-    """True if a pod should have gone already and its node does not say that it has."""
+    """True if the grace period of a deleted pod is over and its node does not report its end."""
     ends = pod["metadata"].get("deletionTimestamp") if pod else None
     if pod is None or ends is None or not pod_status.is_silent(pod):
         return False

@@ -1,31 +1,26 @@
-"""Following every object of a kind: one consistent list in small pages, then one watch for as long as the Hub runs.
+"""A reflector of all objects of a kind: one consistent list in small pages, then one watch as long as the Hub runs.
 
 Rules:
 
-* A watch that ends, breaks or falls silent is resumed where it was. Everything is listed again only when the API server
-  says that it cannot resume (410), or when what it says cannot be understood.
-* There is no end: an API server that is away for an hour is waited for. Only who asks first is told, when the answer is
-  that the Hub may not see these objects.
-* No turn of the event loop is long: pages are small, every object is parsed for itself, and when a slice of time is
-  used up others get their turn. Nothing that is parsed is left to the garbage collector.
-* Nothing goes back in time: no older object replaces what is known. (A Hub is restarted, as all clients are, when its
-  cluster was restored from a backup.)
-* Nothing of an object is logged: it holds tokens.
+* A watch that ends, breaks or falls silent is resumed where it was. Objects are listed again only if the API server
+  cannot resume (410), or if an answer cannot be read.
+* A reflector never gives up: it waits for an API server that is away for an hour. Only the waiters for the first list
+  get an exception, if the Hub may not see these objects.
+* The event loop is never held for long: pages are small, objects are parsed one by one, and other tasks run whenever a
+  slice of time is used up.
+* No older version of an object replaces a newer one. (A Hub, as all clients, is restarted after its cluster was
+  restored from a backup.)
+* No part of an object is logged: pods contain tokens.
 
-Refused: KubeSpawner's loop. It lists everything every ten seconds, in one piece, and halts the Hub half a minute after
-the API server went away. Refused: ``sendInitialEvents``, which would save the pages: too new for many clusters.
+Objects are kept as JSON in bytes, and parsed at each access. A pod of 7 KiB is a tree of hundreds of Python objects,
+34 KiB that every full garbage collection walks through; its bytes are one object that the collector does not see, and
+parsing them takes less than a tenth of a millisecond. Each access returns a complete dictionary that belongs to the
+caller, without ``managedFields``, which have no reader here.
 
-Kubernetes objects as a Hub keeps thousands of them: JSON in bytes, parsed when somebody looks.
-
-A pod of 7 KiB is a tree of hundreds of Python objects, 34 KiB that every full garbage collection walks through. Its
-bytes are one object that the collector does not see, and parsing them takes less than a tenth of a millisecond. Who
-looks gets a whole, ordinary dictionary of their own; only ``managedFields``, which nobody here reads, are left out.
-
-Refused: dictionaries with fewer fields (a hook may read any) and ``gc.freeze`` of the objects (it must be repeated
-after every change, and hides everybody's garbage each time).
-
-What an API server sends about many objects: pages of a list, and the lines of a watch. What cannot be read is an
-exception like any other: everything is listed again.
+Refused: KubeSpawner's loop, which lists everything every ten seconds in one piece, and halts the Hub half a minute
+after the API server went away; ``sendInitialEvents``, which would save the pages, but is too new for many clusters;
+dictionaries with fewer fields (a hook may read any); ``gc.freeze`` of the objects, which must be repeated after every
+change, and hides the garbage of the whole process each time.
 """
 
 from __future__ import annotations
@@ -73,7 +68,7 @@ class WatchAnswered(Exception):
 class ObjectReflector(ResourceReflector):
     """Follows the objects that ``kind``, ``namespace``, ``labels`` and ``fields`` describe.
 
-    A subclass keeps them: ``listed`` gets all objects there are at a version, ``seen`` one change.
+    A subclass keeps them: ``on_list`` receives all objects at a version, ``on_event`` one change.
     """
 
     timeout_seconds = Int(
@@ -114,7 +109,7 @@ class ObjectReflector(ResourceReflector):
         return "all namespaces" if self.omit_namespace else f"namespace={self.namespace}"
 
     async def start(self) -> None:
-        """Return when everything was listed once; Refused when that is not allowed."""
+        """Returns after the first list; StartRefused if the Hub may not list these objects."""
         if self.watch_task and not self.watch_task.done():
             raise RuntimeError(f"{self.kind} are followed already")
         self.log.info("kind=%s %s are followed", self.kind, self.where)
@@ -130,14 +125,14 @@ class ObjectReflector(ResourceReflector):
         if not self._loaded.done():
             self._loaded.cancel()
 
-    # What a subclass says
+    # For subclasses
 
     async def on_list(self, objects: dict[str, CompactObject], version: int) -> None:
-        """These are all objects at a version. What is known to be newer stays."""
+        """Takes all objects at a version; objects that are known to be newer stay."""
         raise NotImplementedError
 
     def on_event(self, change: str, found: Object) -> None:
-        """An object was ADDED, MODIFIED or DELETED."""
+        """Takes an object that was ADDED, MODIFIED or DELETED."""
         raise NotImplementedError
 
     # Following
@@ -157,7 +152,7 @@ class ObjectReflector(ResourceReflector):
                 await asyncio.sleep(pause)
 
     async def _attempt(self) -> str | None:
-        """List where that is needed, and watch; the problem when that did not end as it should."""
+        """Lists if needed, and watches; returns the problem unless the API server has ended the watch."""
         try:
             if self._version is None:
                 self._version = await self._list()
@@ -203,14 +198,14 @@ class ObjectReflector(ResourceReflector):
             self._loaded.exception()  # there may be no waiter
 
     def _is_fine(self) -> None:
-        """The watch says something that can be used."""
+        """Notes that the watch has sent a readable line."""
         self._progressed, self._failed_watches = True, 0
         if self._problem is not None:
             self.log.info("kind=%s %s are followed again", self.kind, self.where)
             self._problem = None
 
     async def _ask(self, silence: float | None, begin: float | None, **options: Any) -> ClientResponse:
-        """The answer, which is to ``begin`` within so many seconds, its body unread; the caller closes it."""
+        """Returns the answer with its body unread, after ``begin`` seconds at most; the caller closes it."""
         if not self.omit_namespace:
             options["namespace"] = self.namespace
         async with asyncio.timeout(begin):
@@ -231,7 +226,7 @@ class ObjectReflector(ResourceReflector):
     # The list
 
     async def _list(self) -> str:
-        """Hand all objects there are to ``listed``; the version at which they are."""
+        """Passes all objects to ``on_list``; returns their version."""
         objects: dict[str, CompactObject] = {}
         more: dict[str, str] = {}
         while True:
@@ -256,7 +251,7 @@ class ObjectReflector(ResourceReflector):
     # The watch
 
     async def _watch(self, version: str) -> None:
-        """Hand every change to ``seen``; return when the API server ends the watch."""
+        """Passes every change to ``on_event``; returns when the API server ends the watch."""
         options: dict[str, Any] = {}
         if self.timeout_seconds:
             options["timeout_seconds"] = round(self.timeout_seconds * random.uniform(1.0, 1.5))  # noqa: S311 - no secret
@@ -294,7 +289,7 @@ class ObjectReflector(ResourceReflector):
         self._is_fine()
 
     async def yield_loop(self) -> None:
-        """Let others run when our slice of time is used up; to be called after every object."""
+        """Lets other tasks run if the slice of time is used up; to be called after every object."""
         loop = asyncio.get_running_loop()
         if loop.time() - self._turn > SLICE_SECONDS:
             await asyncio.sleep(0)
@@ -307,11 +302,11 @@ _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 class CompactObject(NamedTuple):
-    """One object at one version; 0 where the version is not a number, and then no version is older than another."""
+    """One object at one version; 0 if the version is not a number: then no version is older than another."""
 
     version: int
     raw: bytes
-    about: str = ""  # namespace/name of what an event tells of
+    about: str = ""  # of an event: the namespace/name of its object
 
     def read(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.raw)
@@ -343,7 +338,7 @@ def key_of(found: Object) -> str:
 
 
 class CompactTable(MutableMapping[str, Object]):
-    """A dictionary of objects. What is read from it is the reader's own: changing it changes nothing here."""
+    """A dictionary of objects. Each access returns a copy: changing it changes nothing here."""
 
     def __init__(self) -> None:
         self.kept: dict[str, CompactObject] = {}
@@ -367,7 +362,7 @@ class CompactTable(MutableMapping[str, Object]):
         return len(self.kept)
 
     def __repr__(self) -> str:
-        return f"<{len(self)} objects>"  # what is in them is in no log
+        return f"<{len(self)} objects>"  # no object is logged
 
     def put(self, key: str, packed: CompactObject) -> None:
         self.kept[key] = packed
@@ -396,7 +391,7 @@ _decoder = json.JSONDecoder()
 
 
 class ListAgain(Exception):
-    """Only a list can tell what there is now."""
+    """The watch cannot be resumed: the objects must be listed again."""
 
 
 class WatchLine(NamedTuple):
@@ -408,7 +403,7 @@ class WatchLine(NamedTuple):
 
 
 async def lines(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """The whole lines of a stream, without their ends. What follows the last of them was cut off: it comes again."""
+    """Yields the complete lines of a stream, without line ends; a last line that was cut off comes again later."""
     kept = bytearray()
     async for chunk in chunks:
         kept += chunk
@@ -429,7 +424,7 @@ def read_change(line: bytes) -> WatchLine:
 
 
 class ListPage:
-    """A page of a list: parses its objects one after the other; then come the list's version and next token."""
+    """A page of a list, whose objects are parsed one by one; ``version`` and ``following`` are known after the last."""
 
     def __init__(self, body: bytes) -> None:
         self._text = body.decode("utf-8", "surrogatepass")
@@ -438,7 +433,7 @@ class ListPage:
         self.version = self.following = ""
 
     def read(self, objects: dict[str, CompactObject]) -> bool:
-        """Add the next object; false, and the rest is known, when there is none."""
+        """Adds the next object; returns False if there is none."""
         with uncollected():
             return self._read(objects)
 
@@ -460,10 +455,10 @@ class ListPage:
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """No garbage collection in here, where nothing may be awaited.
+    """Suspends garbage collection in the block, which must not await.
 
-    What is parsed and let go again leaves nothing behind; what lives while the collector looks counts as having come to
-    stay, and after a few pages it walks through the whole Hub: a fifth of a second.
+    Parsed objects that are dropped at once leave no garbage. If the collector ran meanwhile, it would count them as
+    long-lived, and walk through the whole Hub after a few pages: a fifth of a second.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -476,9 +471,8 @@ def uncollected() -> Iterator[None]:
 
 @functools.cache
 def keep_loaded() -> None:
-    """Keeps everything that the Hub has loaded by now out of full garbage collections: a sixth of a second each.
+    """Excludes the objects that the Hub has loaded by now from full garbage collections, a sixth of a second each.
 
-    Once in a process, at its first list. Garbage that holds itself (a cycle) is never collected when it is in memory at
-    that moment, whether it is garbage then already or becomes it later; nor is what it holds. What is made later is.
+    Once in a process, at its first list. Cycles that exist at that moment are never collected; later ones are.
     """
     gc.freeze()

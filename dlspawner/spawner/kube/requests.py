@@ -1,24 +1,20 @@
-"""The one way to send a request to Kubernetes: with a deadline per try, again while its trouble may pass, and an end.
+"""The spawner's requests to Kubernetes: a deadline per try, repetition of transient failures, sentences for refusals.
 
 Rules:
 
-* What may pass is tried again, with pauses that grow and the server's own Retry-After: no answer, a broken connection,
-  429, 500, 502, 503, 504, and the 409 of two requests at once. What will not (a quota, a policy, a missing right) ends
-  it at once. Either way the end is a ``Refused``: one sentence for the person, one line for the operator.
-* A request may have been carried out although its answer was lost. So every caller's request is idempotent, and one
-  that gives up says whether something may have come of any of its tries (``Refused.unsure``).
-* Answers are read here, as plain trees: kubernetes_asyncio would log them whole at level DEBUG (Secrets too), put
-  headers and body into its exceptions' text, and stumble over a load balancer's HTML.
+* Transient failures are repeated with growing pauses, or after the server's Retry-After: no answer, a broken
+  connection, 429, 500, 502, 503, 504, and the 409 of two requests at once. Other failures (a quota, a policy, a missing
+  right) end the request at once. Both end as ``StartRefused``: one sentence for the user, one line for the operator.
+* A request may have been carried out although its answer was lost. So every request is idempotent, and the exception
+  of a request that gave up says if any of its tries may have succeeded (``StartRefused.outcome_unknown``).
+* Answers are read here, as plain dictionaries: kubernetes_asyncio would log them whole at level DEBUG (Secrets too),
+  put headers and body into the text of exceptions, and fail at the HTML of a load balancer.
+* `explain` turns the ``Status`` of a refusal (quotas, limits, Pod Security, policies, webhooks) into a sentence with
+  the facts that the user needs. Only the text of an administrator's own rule is quoted, shortened and without anything
+  that looks like a token.
 
 Refused: aiohttp-retry inside KubeSpawner's client. It retries by method and status alone, for watches as well, and
-knows neither our sentences nor what was lost.
-
-What the API server says when it refuses to make something, in one sentence. Pure.
-
-Quotas, limits, Pod Security, policies and webhooks all answer with a sentence of their own inside a ``Status`` object.
-The facts in it that the person can use are said again here. Only what an administrator's own rule explains (a webhook,
-a ValidatingAdmissionPolicy) is quoted, shortened: it was written for whoever asks. Facts are read in the whole answer;
-what looks like a token in it, or makes it long, is left out of quotations alone.
+knows neither our sentences nor if a request may have succeeded.
 """
 
 from __future__ import annotations
@@ -42,13 +38,11 @@ from dlspawner.spawner.kube.errors import StartRefused
 Tree = Mapping[str, Any]
 Method = Callable[..., Awaitable[Any]]
 
-NO_END = math.inf  # of seconds to try for
+NO_END = math.inf  # seconds of repetition
 _LONGEST_PAUSE = 5.0
-_LONGEST_AFTER = (
-    30.0  # that is waited because a server wants it; Kubernetes' own say 1, a balancer in front may say days
-)
-# A refusal with this reason says nothing about the request. A webhook that is down may be back soon as well; the person
-# hears of it at once instead, because only an administrator can do something about one that stays down.
+_LONGEST_AFTER = 30.0  # of Retry-After: Kubernetes sends 1, a load balancer may send days
+# Refusals with this reason do not depend on the request. A webhook that is down may be back soon as well, but is
+# reported at once, because only an administrator can repair it.
 _PASSING = frozenset({"cluster-error"})
 
 
@@ -81,7 +75,7 @@ class ApiError(Exception):
 
 
 class GaveUp(StartRefused):
-    """Given up on what passes by itself: an API server that does not answer or cannot, or an earlier pod's end."""
+    """A request was given up after a transient failure, or because the pod of an earlier job is still ending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +89,7 @@ class Requests:
     gpus: frozenset[str] = frozenset()  # resources that are GPUs, for sentences about a lack of them
 
     async def once(self, method: Method, *arguments: Any, **more: Any) -> Tree:
-        """The answer to one request of KubeSpawner's client, or `Problem`."""
+        """Returns the answer to one request of KubeSpawner's client; raises `ApiError`."""
         try:
             async with asyncio.timeout(self.try_seconds):
                 answer = await method(*arguments, _preload_content=False, **more)
@@ -116,23 +110,23 @@ class Requests:
         seconds: float | None = None,
         **more: Any,
     ) -> Tree:
-        """The answer, however often it takes to ask; `Problem` with an expected status, else `Refused`.
+        """Returns the answer to a request that is repeated; `ApiError` for an ``expected`` status, else `StartRefused`.
 
-        ``what`` is asked for, in the operator's words. It is tried for ``seconds``, without them for ``all_seconds``.
+        ``what`` names the request in the log. It is repeated for ``seconds``, by default for ``all_seconds``.
         """
         now = asyncio.get_running_loop().time
         until = now() + (self.all_seconds if seconds is None else seconds)
-        told_of, unsure = False, False
+        told_of, outcome_unknown = False, False
         for delay in delays(most=_LONGEST_PAUSE):
             try:
                 return await self.once(method, *arguments, **more)
             except ApiError as problem:
                 if problem.status in expected and not problem.is_transient:
                     raise
-                unsure = unsure or problem.outcome_unknown
+                outcome_unknown = outcome_unknown or problem.outcome_unknown
                 pause = max(delay, problem.after)
                 if not problem.is_transient or now() + pause >= until:
-                    raise self.refused(what, problem, unsure=unsure) from None
+                    raise self.refused(what, problem, outcome_unknown=outcome_unknown) from None
                 if not told_of:
                     self.log.warning(
                         "pod=%s kubernetes does not take the %s, asking again: %s", self.about, what, problem
@@ -141,18 +135,18 @@ class Requests:
             await asyncio.sleep(pause)
         raise AssertionError("delays never end")
 
-    def refused(self, what: str, problem: ApiError, *, unsure: bool = False) -> StartRefused:
-        """The sentence for the person; the line for the operator is logged."""
+    def refused(self, what: str, problem: ApiError, *, outcome_unknown: bool = False) -> StartRefused:
+        """Returns the refusal with the sentence for the user, and logs the line for the operator."""
         self.log.error("pod=%s kubernetes refused the %s: %s", self.about, what, problem)
         rejection = explain(problem.status or 503, problem.said if problem.status else "", self.gpus)
         kind = GaveUp if problem.is_transient else StartRefused
         refused = kind(rejection.sentence, reason=rejection.reason, status=rejection.status)
-        refused.unsure = unsure
+        refused.outcome_unknown = outcome_unknown
         return refused
 
 
 def without_secrets(problem: BaseException) -> ApiError:
-    """A client's exception without what must not be seen."""
+    """Returns an exception of the client without headers, manifests and tokens."""
     if isinstance(problem, ApiException):
         return ApiError(problem.status or None, _message(problem.body) or str(problem.reason or "no reason was given"))
     return ApiError(None, type(problem).__name__, sent=not isinstance(problem, ClientConnectorError))
@@ -178,7 +172,7 @@ def _message(body: object) -> str:
 
 
 def _after(headers: Mapping[str, str]) -> float:
-    """Seconds that the server wants us to wait, within reason; as a date, which Kubernetes never sends, it is none."""
+    """Returns the seconds of Retry-After, at most `_LONGEST_AFTER`; 0 for a date, which Kubernetes never sends."""
     given = headers.get("Retry-After", "")
     return min(float(given), _LONGEST_AFTER) if given.isascii() and given.isdecimal() else 0.0
 
@@ -221,7 +215,7 @@ NO_NODEPORT = Rejection(
 
 
 def explain(status: int, said: str, gpus: Collection[str] = ()) -> Rejection:
-    """Why the API server did not make what was asked for, from its answer's code and whole message."""
+    """Returns the reason of a refusal from the status and the whole message of the API server's answer."""
     said = " ".join(said.split())
     if "nodePort" in said and ("range is full" in said or "already allocated" in said or "no ports" in said):
         return NO_NODEPORT
@@ -241,9 +235,9 @@ def explain(status: int, said: str, gpus: Collection[str] = ()) -> Rejection:
 
 
 def for_log(said: str) -> str:
-    """The answer itself, for the operator; of a rule's or webhook's own words no more than a person would read.
+    """Returns the answer for the operator; the text of a rule or webhook is shortened as for users.
 
-    Such a rule has the whole pod before it, and may say anything of it. What else there is was written by Kubernetes.
+    Such a rule knows the whole pod, and may repeat any part of it. Kubernetes wrote the rest of the answer.
     """
     found = _RULE.search(said) or _HOOK.search(said)
     if found is None:

@@ -218,7 +218,7 @@ async def test_job_of_several_pods_holds_all_until_the_last_is_gone(office: Offi
         await office.bind(second, "gpu-2")
         await leader.until_state(request, JobState.RUNNING)
         assert set(leader.record(request).job.nodes) == {"gpu-1", "gpu-2"}
-        assert leader.service.store.cluster_state.rooms["gpu-1"].gpus["nvidia.com/gpu"] == 4000
+        assert leader.service.store.cluster_state.node_infos["gpu-1"].gpus["nvidia.com/gpu"] == 4000
         await office.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": None}})
     async with office.manager() as leader:
         assert leader.states() == {request.job: JobState.RUNNING}

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from dlspawner.core.text import time
 from dlspawner.manager.culling.culler import Culler
 from dlspawner.manager.model.notice import CannotKeep, Notice, NoticeKind
 from dlspawner.manager.state.notify import post, post_to_admins
@@ -76,8 +75,8 @@ async def test_fields_of_a_notice(world: World, served: Served) -> None:
         "job": posted.job,
         "user": "alice",
         "server": "train",
-        "posted": time(posted.posted),
-        "until": time(posted.until),
+        "posted": posted.posted.isoformat().replace("+00:00", "Z"),
+        "until": posted.until.isoformat().replace("+00:00", "Z"),
         "ends": None,
         "keep": True,
         "seen": False,

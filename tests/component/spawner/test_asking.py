@@ -228,7 +228,7 @@ async def test_a_refused_start_gives_its_gpus_back_unless_its_pod_may_still_come
 
     async def create(*_: object) -> None:
         refused = errors.StartRefused("The namespace's quota has no room.", reason="quota")
-        refused.unsure = unsure
+        refused.outcome_unknown = unsure
         raise refused
 
     async with answering(answer) as url:

@@ -125,7 +125,7 @@ async def make(spawner: Any, api: Kept, pod: dict[str, Any], monkeypatch: pytest
     monkeypatch.setattr(type(spawner), "_user_ca", lambda _: "ssh-ed25519 CA")
     annotations = {**pod["metadata"].get("annotations", {}), **naming.job_annotations(JOB)}
     metadata = {**pod["metadata"], "annotations": annotations}
-    await spawner._ensure_children({**pod, "metadata": metadata})
+    await spawner._ensure_owned_objects({**pod, "metadata": metadata})
 
 
 async def test_a_restarted_hub_makes_one_request_for_a_running_pod(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ async def test_servers_are_alive_and_no_pod_is_taken_for_an_orphan(
     monkeypatch.setattr(orphans, "look_after", lambda *given: checks.append(given))
 
     assert [await spawner.poll() for _ in range(3)] == [None] * 3
-    assert not spawner._sees_pods()
+    assert not spawner._has_listed_pods()
     assert checks == []
 
 
@@ -60,7 +60,7 @@ async def test_every_start_is_refused(spawner: Any) -> None:
 async def test_a_resumed_start_waits_for_a_list(spawner: Any, api: ScriptedApi) -> None:
     with pytest.raises(StartRefused):
         await spawner._start_watching_pods()
-    waits = asyncio.ensure_future(spawner._see_pods())
+    waits = asyncio.ensure_future(spawner._wait_for_pods())
     seen = api.listings
     async with asyncio.timeout(PATIENCE):
         while api.listings < seen + 3:  # noqa: ASYNC110
@@ -70,7 +70,7 @@ async def test_a_resumed_start_waits_for_a_list(spawner: Any, api: ScriptedApi) 
         await waits
 
     assert spawner.pod()["metadata"]["uid"] == RUNS["metadata"]["uid"]
-    assert spawner._sees_pods()
+    assert spawner._has_listed_pods()
 
 
 async def test_a_start_stops_waiting_for_the_first_list_before_its_own_deadline(

@@ -103,7 +103,7 @@ async def test_a_pod_that_is_removed_during_the_start_fails_it_and_keeps_the_wat
     if moment == "before its Service":
         monkeypatch.setattr(core, "create_namespaced_service", slowly)
     else:
-        monkeypatch.setattr(spawner, "_ensure_children", lambda _pod: remove(core, spawner))
+        monkeypatch.setattr(spawner, "_ensure_owned_objects", lambda _pod: remove(core, spawner))
     refused = await refusal(spawner)
 
     assert refused.reason == "job-failed"

@@ -186,7 +186,7 @@ async def test_a_taken_name_whose_pod_cannot_be_read_may_be_the_starts_own(allow
     with pytest.raises(GaveUp if allowed else StartRefused) as refused:
         await pods(Unread(watch, "late"), 0.4).create(manifest(job("a")), own("a"))
 
-    assert refused.value.unsure, "the Hub stops what may have come of it"
+    assert refused.value.outcome_unknown, "the Hub stops what may have come of it"
 
 
 async def test_every_request_has_the_time_that_is_left_of_the_start(
@@ -257,7 +257,7 @@ async def test_a_lasting_fault_is_a_refusal_that_tells_whether_a_pod_may_exist(
     with pytest.raises(GaveUp, match="try again soon") as refused:
         await pods(Api(watch, *[problem] * 100), 0.4).create(manifest(job("a")), own("a"))
 
-    assert (refused.value.status_code, refused.value.unsure) == (429, unsure)
+    assert (refused.value.status_code, refused.value.outcome_unknown) == (429, unsure)
     shown = str(refused.value) + caplog.text
     assert not any(secret in shown for secret in ("hub-token", "secret", "10.0.0.1", "Traceback"))
     assert len(caplog.records) == 2, "the first of the tries, and the end"
@@ -279,7 +279,7 @@ async def test_a_refusal_of_a_later_try_tells_whether_the_first_may_have_made_a_
     with pytest.raises(StartRefused) as refused:
         await pods(Api(watch, first, full)).create(manifest(job("a")), own("a"))
 
-    assert (type(refused.value), refused.value.unsure) == (StartRefused, unsure)
+    assert (type(refused.value), refused.value.outcome_unknown) == (StartRefused, unsure)
 
 
 @pytest.mark.parametrize(

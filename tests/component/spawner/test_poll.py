@@ -265,7 +265,7 @@ async def test_a_failed_repair_of_owned_objects_does_not_end_the_job(
     async def fails(_spawner: DLSpawner, _pod: Any) -> None:
         raise problem
 
-    monkeypatch.setattr(DLSpawner, "_ensure_children", fails)
+    monkeypatch.setattr(DLSpawner, "_ensure_owned_objects", fails)
     ended.show("Pending")
 
     assert await ended.spawner.poll() is None
@@ -277,7 +277,7 @@ async def test_nothing_is_repaired_during_a_stop(ended: Ended, monkeypatch: pyte
     async def fails(_spawner: DLSpawner, _pod: Any) -> None:
         raise AssertionError("a stop waits for this")
 
-    monkeypatch.setattr(DLSpawner, "_mend_children", fails)
+    monkeypatch.setattr(DLSpawner, "_repair_owned_objects", fails)
     ended.show("Pending")
     ended.spawner._stop_pending = True
 
@@ -289,7 +289,7 @@ async def test_the_reason_of_a_missing_pod_after_a_restart(
     begun: bool, told: str, spawner: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed = make_spawner(monkeypatch)
-    killed._begun = begun
+    killed._pod_expected = begun
     spawner.load_state(killed.get_state())
     spawner.shown = GONE
 

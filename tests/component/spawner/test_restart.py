@@ -66,14 +66,14 @@ async def test_a_repair_waits_for_others_and_is_done_once(
 ) -> None:
     monkeypatch.setattr(owned_objects, "_MENDED_AT_ONCE", 1)
     spawner.k8s_api_request_retry_timeout = 0
-    async with owned_objects.mending(60):
-        assert not await spawner._mend_children(POD)
+    async with owned_objects.repair_slot(60):
+        assert not await spawner._repair_owned_objects(POD)
     assert spawner.api.asked == []
-    assert "others are looked at first" in caplog.text
+    assert "other pods are checked first" in caplog.text
 
-    assert await spawner._mend_children(POD)
+    assert await spawner._repair_owned_objects(POD)
     spawner.api.asked.clear()
-    assert await spawner._mend_children(POD)
+    assert await spawner._repair_owned_objects(POD)
     assert spawner.api.asked == []
 
 
@@ -104,10 +104,10 @@ class Resumed:
             await self.may.wait()
 
         monkeypatch.setattr(lifecycle, "delays", lambda **_: iter([0.0] * 10_000))
-        monkeypatch.setattr(DLSpawner, "_see_pods", at_once)
+        monkeypatch.setattr(DLSpawner, "_wait_for_pods", at_once)
         monkeypatch.setattr(DLSpawner, "_until_accepting", at_once)
         monkeypatch.setattr(DLSpawner, "_until_running", until_running)
-        monkeypatch.setattr(DLSpawner, "_ensure_children", ensure)
+        monkeypatch.setattr(DLSpawner, "_ensure_owned_objects", ensure)
         monkeypatch.setattr(DLSpawner, "_is_alive", lambda _: True)
         monkeypatch.setattr(DLSpawner, "_get_pod_url", lambda *_: "http://10.0.0.1:8888")
         monkeypatch.setattr(DLSpawner, "pod", lambda _: pod)

@@ -79,17 +79,17 @@ async def test_without_a_pod_nothing_is_deleted(core: client.CoreV1Api, spawner:
         raise AssertionError("there is nothing")
 
     core.delete_namespaced_pod = delete
-    spawner._unsure = True
+    spawner._outcome_unknown = True
     await asyncio.wait_for(spawner.stop(), PATIENCE)
 
-    assert not spawner._unsure
+    assert not spawner._outcome_unknown
 
 
 async def test_without_the_right_to_list_pods_the_pod_is_deleted_and_not_waited_for(
     core: client.CoreV1Api, spawner: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await make_pod(core, spawner)
-    monkeypatch.setattr(type(spawner), "_sees_pods", lambda _spawner: False)
+    monkeypatch.setattr(type(spawner), "_has_listed_pods", lambda _spawner: False)
     await asyncio.wait_for(spawner.stop(), PATIENCE)
 
     assert await deletion(core, spawner.pod_name) == 77

@@ -63,7 +63,7 @@ def play(
 
 def _check_amounts(here: ClusterState) -> None:
     """No node has given more than it has, and no team holds or was promised more than its quota."""
-    assert all(amount >= 0 for room in here.rooms.values() for amount in room.gpus.values())
+    assert all(amount >= 0 for room in here.node_infos.values() for amount in room.gpus.values())
     for of in here.teams.teams:
         assert all(here.guaranteed(of.name, one.gpu_type) <= of.entitled(one.gpu_type) for one in of.quota)
         assert all(here.extended(of.name, name) <= quota * GPU for name, quota in of.extended_quota)

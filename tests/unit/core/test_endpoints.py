@@ -15,6 +15,7 @@ from dlspawner.core.template import Endpoint, EndpointProtocol
         ("gate.example", ("gate.example", 22)),
         ("gate.example:2222", ("gate.example", 2222)),
         ("[fd00::1]:2222", ("fd00::1", 2222)),
+        ("[fd00::1]", ("fd00::1", 22)),
     ],
 )
 def test_an_address_is_read_as_administrators_write_it(address: str, target: Target | None) -> None:

@@ -96,7 +96,7 @@ RECLAIMED = {
 
 @pytest.mark.parametrize(("again", "now", "expected"), RECLAIMED.values(), ids=RECLAIMED)
 def test_reclaimed_hours(again: float | None, now: float, expected: float) -> None:
-    life = JobTimeline(TWO, steps("T0 R1 X3 E4"), culled=True, requeued=None if again is None else at(again))
+    life = JobTimeline(TWO, steps("T0 R1 X3 E4"), culled=True, requested_again=None if again is None else at(again))
     assert sum(one for _, _, one in hours(gpu_time_by_day(life, at(now))).values()) == expected
     assert final_gpu_time(life) == gpu_time_by_day(life, at(1000))
 

@@ -116,7 +116,7 @@ def test_caches_do_not_grow_with_time() -> None:
     sizes = set()
     for minutes in range(1, 5):
         admit(guest(2), here, NOW + minutes * MINUTE)
-        sizes.add((len(here.memo), len(here.rooms["n1"].cache)))
+        sizes.add((len(here.memo), len(here.node_infos["n1"].cache)))
     assert len(sizes) == 1
 
 

@@ -109,7 +109,7 @@ def test_no_gpu_is_held_twice_and_no_quota_grows_beyond_its_limit(events: list[A
         getattr(history, name)(*more)
         history.serve()
         here = history.here
-        assert all(room.gpus[NVIDIA] >= 0 for room in here.rooms.values()), "more is held than there is"
+        assert all(room.gpus[NVIDIA] >= 0 for room in here.node_infos.values()), "more is held than there is"
         for of in "ab":
             assert _held(of, history) <= max(here.quota(of, "a100"), before[of])
         if name != "change_quotas":

@@ -186,7 +186,7 @@ def test_steps_that_are_due() -> None:
 
 
 def test_gpus_of_the_first_reservation_are_not_lent_against_later_victims() -> None:
-    room = world(*TEAMS, *LATER).rooms["n1"]
+    room = world(*TEAMS, *LATER).node_infos["n1"]
     assert room.available(NVIDIA).gpus < GPU
     assert room.available(NVIDIA, "p").gpus == 2 * GPU
 
@@ -312,7 +312,7 @@ def test_victims_are_sufficient_necessary_and_preemptible(jobs: list[Job], gpus:
     assert all(stop_time(job, here, NOW) >= (job.started or NOW) + 15 * MINUTE for job in victims)
     for one in (None, *victims):
         left = world(*TEAMS, *(job for job in jobs if job not in victims or job is one))
-        free = left.rooms[decision.nodes[0]].free(NVIDIA).gpus
+        free = left.node_infos[decision.nodes[0]].free(NVIDIA).gpus
         assert (free >= gpus * GPU) == (one is None)
 
 
@@ -328,7 +328,7 @@ def test_victims_of_the_own_team_are_sufficient_and_chosen_once(jobs: list[Job],
     assert all(job.preemptible or (job.team == "a" and job.priority < 50) for job in victims)
     for one in (None, *victims):
         left = world(*teams, *(job for job in jobs if job not in victims or job is one))
-        room = left.rooms[decision.nodes[0]]
+        room = left.node_infos[decision.nodes[0]]
         left.put(queues("x", "a", gpus, priority=50, nodes=decision.nodes))
         enough = room.free(NVIDIA).gpus >= gpus * GPU and left.available_quota("a", "a100") >= 0
         assert (enough and not share_overrun("a", "a100", room, left)) == (one is None)

@@ -217,7 +217,7 @@ def test_job_within_quota_waits_only_for_present_jobs(
     share = here.quota_by_team("a100").get("a")
     if share is None and nodes > 1:
         return  # which node comes closest to holding the job may change meanwhile
-    if share is not None and not any(share[name] >= gpus * GPU for name in share if here.rooms[name].node.open):
+    if share is not None and not any(share[name] >= gpus * GPU for name in share if here.node_infos[name].node.open):
         return
     first = [Comes(wants(f"b{number}", "b", 1), 0, LONGEST) for number in range(min(there, quotas[1]))]
     started = play(here, [*first, *coming, Comes(wants("big", "a", gpus), 20, 10)], end=200)

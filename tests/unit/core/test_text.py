@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from dlspawner.core.text import amount, escape_hidden, minutes, moment, time, with_time
+from dlspawner.core.text import amount, escape_hidden, minutes, moment, with_time
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 WHEN = {
@@ -55,13 +55,6 @@ def test_time_is_put_in_its_place_or_at_the_end() -> None:
 def test_amounts_are_numbers_of_whole_units(milli: int, expected: float) -> None:
     told = amount(milli)
     assert (told, type(told)) == (expected, type(expected))
-
-
-def test_times_are_in_utc_and_end_in_z() -> None:
-    assert time(NOW) == "2026-05-04T12:00:00Z"
-    assert time(NOW.astimezone(timezone(timedelta(hours=2)))) == "2026-05-04T12:00:00Z"
-    assert datetime.fromisoformat(time(NOW)) == NOW
-    assert time(None) is None
 
 
 @pytest.mark.parametrize(

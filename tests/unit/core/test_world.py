@@ -86,10 +86,10 @@ def counted(here: ClusterState) -> dict[str, Any]:
             {key: value for key, value in room.guaranteed_by_team.items() if value},
             (room.gpu_share, room.cpu_with_gpus, room.memory_with_gpus, room.preemptible, room.terminating),
         )
-        for name, room in here.rooms.items()
+        for name, room in here.node_infos.items()
     }
     pools = {
-        charge: (pool.levels, sorted(pool.rooms))
+        charge: (pool.levels, sorted(pool.node_infos))
         for charge in KINDS
         for pod in [ask(1, charge).pods[0]]
         for pool in [here.pool(pod.resource, pod.placement)]

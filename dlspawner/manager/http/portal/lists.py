@@ -132,7 +132,7 @@ class ClusterPage(PortalPage):
             borrowed=borrowed,
             only=only,
             nodes=[node for node in nodes if not only or any(one.gpu_type == only for one in node.gpus)],
-            taints={name: room.node.taints for name, room in store.cluster_state.rooms.items()},
+            taints={name: info.node.taints for name, info in store.cluster_state.node_infos.items()},
             squares=gpu_squares(store.cluster_state, self.viewer(AccessRight.SEE)),
             closed=[node for node in nodes if node.state != "ready"],
             titles={kind.gpu_type.name: kind.gpu_type.title for kind in kinds},

@@ -127,7 +127,7 @@ class MyJobsPageBase(PortalPage):
             ended=await leader.repository.last_ends(name),
             teams=settings.teams.titles,
             endpoints={one.name: one.endpoints for one in settings.templates},
-            silent=frozenset(name for name in world.closed if not world.rooms[name].node.ready),
+            silent=frozenset(name for name in world.closed if not world.node_infos[name].node.ready),
             log_dirs={
                 one.name: str(option.default or "") for one in settings.templates if (option := one.option("log_dir"))
             },

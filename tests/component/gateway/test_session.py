@@ -11,10 +11,12 @@ import pytest
 
 from dlspawner.clients.manager import StartStatus
 from ssh_gateway import log
+from ssh_gateway.auth.rate_limit import PenaltyRules
 from ssh_gateway.core import packets
 from ssh_gateway.core.routing import JobEndpoint
 from ssh_gateway.session import session as session_module
 from ssh_gateway.session.autostart import AutoStarter
+from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.session.session import MOST_PACKETS, TOO_MANY_STREAMS
 from tests.component.gateway.hostile import Listener, disconnect, drop, logged_in
 from tests.component.gateway.peers import DEADLINE, Client, FakePlaces, Lab, Running, Sshd, log_lines, until
@@ -206,6 +208,18 @@ async def test_streams_to_missing_jobs_are_limited_and_do_not_fill_the_log(
         assert sum("no job nowhere; yours: train" in answer for answer in answers) == looked
         assert sum("too many streams" in answer for answer in answers) == len(asking) - looked
         assert sum("what=stream" in line for line in caplog.messages) < 2 * log.BURST
+        await disconnect(conn)
+
+
+async def test_streams_to_the_own_job_have_a_rate(lab: Lab) -> None:
+    rules = PenaltyRules(penalty_seconds=0.0, connections_per_second=1.0)
+    async with lab.gateway(limits=GatewayLimits(drain_seconds=0.0, rules=rules)) as running:
+        began = running.server.now()
+        conn = await logged_in(running, lab.alices_key, "alice")
+        answers = [await stream(conn, "train", 22) for _ in range(60)]
+        opened = sum(answer.startswith("SSH-") for answer in answers)
+        assert 21 <= opened <= 22 + running.server.now() - began
+        assert {one for one in answers if not one.startswith("SSH-")} == {"too many streams: try again in 1 second"}
         await disconnect(conn)
 
 

@@ -1,7 +1,7 @@
 """A job template as a value: its teams, its options, and its pod.
 
 ``templates/README.md`` describes the YAML form, key by key; ``dlspawner.settings`` reads it. Everything here is already
-checked: names are known, defaults are in range, every hole has a meaning.
+checked: names are known, defaults are in range, every placeholder has a meaning.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class IdlePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """One file under ``templates/jobs``. ``command``, paths and pod parts still hold their ``${holes}``."""
+    """One file under ``templates/jobs``. ``command``, paths and pod parts still hold their ``${placeholders}``."""
 
     name: str
     title: str

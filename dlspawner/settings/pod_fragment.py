@@ -35,7 +35,7 @@ _NUMBERS = frozenset({"runAsUser", "runAsGroup", "fsGroup", "supplementalGroups"
 _POD_KEYS, _CONTAINER_KEYS = _POD_FIELDS.split(), _CONTAINER_FIELDS.split()
 
 # The fields of a job that no option may set.
-_OWN_HOLES = frozenset({"unix_name", "job", "pod_name"})
+_OWN_PLACEHOLDERS = frozenset({"unix_name", "job", "pod_name"})
 _VOLUME_TYPES = VOLUME_TYPES | {"hostPath"}
 
 # Fields that the product sets for every pod, so that a template cannot undo them by accident.
@@ -67,7 +67,7 @@ def check_pod(pod: Entry, *, ssh: bool, image: bool, allowed: Collection[Special
     for entry in pod.walk():
         key = entry.path.rpartition(".")[2]
         if _leaves_person_open(key, entry):
-            entry.problem(f"{key} must be written out, without holes.")
+            entry.problem(f"{key} must be written out, without placeholders.")
     if len(pod.problems.found) == known:
         _check_permissions(pod, allowed)
 
@@ -115,7 +115,7 @@ def _check_name(entry: Entry, what: str) -> str:
     if not name and isinstance(entry.value, dict):
         entry.problem(f"a {what} needs a name.")
     elif any(rendering.find_placeholders(name)):
-        entry.problem(f"the name of a {what} must not have holes.")
+        entry.problem(f"the name of a {what} must not have placeholders.")
     return name
 
 
@@ -131,9 +131,9 @@ def _name(entry: Entry) -> str:
 def _check_host_path(entry: Entry) -> None:
     """A path on the node may depend on the job's owner, but on no chosen value, nor on the server's name."""
     for part in entry.walk():
-        for hole in rendering.find_placeholders(part.value) if isinstance(part.value, str) else ():
-            if hole.name not in _OWN_HOLES:
-                part.problem(f"{hole.text} would let people choose a path of the node: write the path out.")
+        for placeholder in rendering.find_placeholders(part.value) if isinstance(part.value, str) else ():
+            if placeholder.name not in _OWN_PLACEHOLDERS:
+                part.problem(f"{placeholder.text} would let people choose a path of the node: write the path out.")
 
 
 def _leaves_person_open(key: str, entry: Entry) -> bool:

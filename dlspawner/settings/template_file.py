@@ -193,7 +193,11 @@ def _count(section: Section) -> int | str:
     """Returns a number of pods, or the name of the option that has it."""
     found = section.get("count")
     if found is not None and isinstance(found.value, str):
-        named = [hole.name for hole in rendering.find_placeholders(found.value) if hole.text == found.value]
+        named = [
+            placeholder.name
+            for placeholder in rendering.find_placeholders(found.value)
+            if placeholder.text == found.value
+        ]
         return (named[0] or "") if named else found.integer(1, MOST_PODS)
     return found.integer(1, MOST_PODS) if found is not None else 1
 
@@ -282,7 +286,9 @@ def _labels(file: Section) -> tuple[tuple[str, str], ...]:
         if key in _TAKEN_LABELS:
             entry.problem(f"the label {key} is set by the spawner.")
         if any(rendering.find_placeholders(entry.value)):
-            entry.problem("a label has no holes, because a chosen text may be no valid label; use an annotation.")
+            entry.problem(
+                "a label has no placeholders, because a chosen text may be no valid label; use an annotation."
+            )
         else:
             entry.text(_LABEL_VALUE, "a label value: at most 63 letters, digits, “-”, “_” and “.”")
     return tuple((key, str(entry.value)) for key, entry in labels.items())
@@ -293,7 +299,7 @@ def _annotations(file: Section) -> tuple[tuple[str, str], ...]:
     for key, entry in annotations.items():
         _check_key(key, entry)
         if key.startswith(_NETWORKS) and any(rendering.find_placeholders(entry.text())):
-            entry.problem("the networks of a pod are written out, without holes.")
+            entry.problem("the networks of a pod are written out, without placeholders.")
         entry.text()
     return tuple((key, str(entry.value)) for key, entry in annotations.items())
 
@@ -342,13 +348,13 @@ def _check(template: Template, file: Section, special: frozenset[SpecialPermissi
 
 
 def _check_holes(entry: Entry, known: frozenset[str]) -> None:
-    for hole in rendering.find_placeholders(list(entry.value) if isinstance(entry.value, dict) else entry.value):
+    for placeholder in rendering.find_placeholders(list(entry.value) if isinstance(entry.value, dict) else entry.value):
         if isinstance(entry.value, list):
             return  # its items are checked one by one
         if isinstance(entry.value, dict):
-            entry.problem(f"a key must not have holes: {hole.text}.")
-        elif hole.name is None:
-            entry.problem(f"{hole.text} is no hole: write ${{name}}, or $${{…}} for the text itself.")
-        elif hole.name not in known:
-            near = did_you_mean(hole.name, known)
-            entry.problem(f"there is no value for the hole {hole.text}{near}. Known here: {', '.join(sorted(known))}.")
+            entry.problem(f"a key must not have placeholders: {placeholder.text}.")
+        elif placeholder.name is None:
+            entry.problem(f"{placeholder.text} is no placeholder: write ${{name}}, or $${{…}} for the text itself.")
+        elif placeholder.name not in known:
+            near, names = did_you_mean(placeholder.name, known), ", ".join(sorted(known))
+            entry.problem(f"there is no value for the placeholder {placeholder.text}{near}. Known here: {names}.")

@@ -111,18 +111,18 @@ WRONG_JOBS = {
     ),
     "no YAML": ("pod: [", "jobs/job.yaml:4: .: this is not YAML: "),
     "a tag": ("pod: !!python/object:os.system {}", "pod: the tag !!python/object:os.system is not read"),
-    "a hole that means nothing": (
+    "a placeholder that means nothing": (
         "annotations: {a: '${gpuz}'}",
-        "annotations.a: there is no value for the hole ${gpuz} (did you mean gpus?).",
+        "annotations.a: there is no value for the placeholder ${gpuz} (did you mean gpus?).",
     ),
-    "a hole that is none": ("annotations: {a: '${A-b}'}", "annotations.a: ${A-b} is no hole: write"),
-    "a hole in a key": ("pod: {nodeSelector: {'${user}': x}}", "pod.nodeSelector: a key must not have"),
+    "a placeholder that is none": ("annotations: {a: '${A-b}'}", "annotations.a: ${A-b} is no placeholder: write"),
+    "a placeholder in a key": ("pod: {nodeSelector: {'${user}': x}}", "pod.nodeSelector: a key must not have"),
     "a network that people choose": (
         "annotations: {k8s.v1.cni.cncf.io/networks: '${team}'}",
-        "annotations.k8s.v1.cni.cncf.io/networks: the networks of a pod are written out, without holes.",
+        "annotations.k8s.v1.cni.cncf.io/networks: the networks of a pod are written out, without placeholders.",
     ),
-    "a hole in a label": ("labels: {a: '${user}'}", "labels.a: a label has no holes"),
-    "a home made of a choice": ("home: /home/${team}", "home: there is no value for the hole ${team}"),
+    "a placeholder in a label": ("labels: {a: '${user}'}", "labels.a: a label has no placeholders"),
+    "a home made of a choice": ("home: /home/${team}", "home: there is no value for the placeholder ${team}"),
     "a home that is relative": ("home: home", "home: must be an absolute path"),
     "one of the product's labels": ("labels: {dlspawner.dev/user: bob}", "labels.dlspawner.dev/user: "),
     "the label by which victims are found": ("labels: {preemption: allow}", "labels.preemption: "),
@@ -470,7 +470,7 @@ WRONG_PORTS = {
     "outside a command": (
         WITH_PORTS,
         f"{ON_THE_HOST}annotations: {{at: '${{port.a}}'}}\nports: [{{name: a}}]",
-        "annotations.at: there is no value for the hole ${port.a}",
+        "annotations.at: there is no value for the placeholder ${port.a}",
     ),
     "with an ssh endpoint of another name": (
         WITH_PORTS,
@@ -569,10 +569,12 @@ def test_team_data_is_mounted_into_a_special_job_only_on_request(files: Files) -
     assert list(found.values()) == [TeamDataAccess.NONE, TeamDataAccess.NONE, TeamDataAccess.READ_ONLY]
 
 
-@pytest.mark.parametrize("hole", ["${cpu}", "${server}", "${home}"])
-def test_options_cannot_choose_a_path_of_the_node(files: Files, hole: str) -> None:
-    files.write(job=JOB + SPECIAL % hole, cluster=CLUSTER + "special_permissions: [root, host_paths]\n")
-    _one_problem(files.problems(), f"jobs/job.yaml:4: pod.volumes[0].hostPath.path: {hole} would let people choose")
+@pytest.mark.parametrize("placeholder", ["${cpu}", "${server}", "${home}"])
+def test_options_cannot_choose_a_path_of_the_node(files: Files, placeholder: str) -> None:
+    files.write(job=JOB + SPECIAL % placeholder, cluster=CLUSTER + "special_permissions: [root, host_paths]\n")
+    _one_problem(
+        files.problems(), f"jobs/job.yaml:4: pod.volumes[0].hostPath.path: {placeholder} would let people choose"
+    )
 
 
 def test_a_permission_that_the_cluster_lacks_is_a_problem_at_its_name_and_its_use(files: Files) -> None:

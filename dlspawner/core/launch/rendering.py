@@ -4,7 +4,7 @@ The fragment is merged over KubeSpawner's pod: ``disable_gpus_by_default(merge_p
 every job of a kind needs is added here and not repeated in each YAML file: command and sshd wrapper, addresses,
 storage, CPU, memory and GPUs. What the template's own ``pod:`` says is merged last and wins.
 
-Placeholders, ``${name}`` (*holes* in messages), are substituted leaf by leaf after the YAML is parsed.
+Placeholders, ``${name}``, are substituted leaf by leaf after the YAML is parsed.
 
 * A text that is one placeholder and nothing else takes the value with its type (a number stays a number); within other
   text the value becomes text. Values are never searched for placeholders and never become keys, so no value can change

@@ -40,7 +40,7 @@ ACCEPTED: dict[str, tuple[dict[str, Any], str, Any]] = {
     "text with blanks around": ({"note": " a "}, "note", " a "),
     "a path with blanks and a line end around": ({"log_dir": "\xa0runs \r\n"}, "log_dir", "runs"),
     "nothing but blanks": ({"memory": " "}, "memory", None),
-    "text that looks like YAML, holes and shell is text": ({"note": "${x}: [$(id)]"}, "note", "${x}: [$(id)]"),
+    "text that looks like YAML, placeholders and shell is text": ({"note": "${x}: [$(id)]"}, "note", "${x}: [$(id)]"),
     "a number with a point": ({"rate": "0.5"}, "rate", 0.5),
     "a ticked box": ({"fast": "on"}, "fast", True),
     "an empty box": ({"fast": "false"}, "fast", False),

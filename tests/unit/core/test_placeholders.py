@@ -1,4 +1,4 @@
-"""Holes: values fill leaves and nothing but leaves."""
+"""Placeholders: values fill leaves and nothing but leaves."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ VALUES = {
 }
 
 FILLED: dict[str, tuple[Any, Any]] = {
-    "a whole hole keeps a number": ({"a": "${count}"}, {"a": 3}),
-    "a whole hole keeps a truth": ({"a": "${yes}"}, {"a": True}),
-    "a hole within text is written out": ({"a": "n=${count}, ${yes}"}, {"a": "n=3, true"}),
+    "a whole placeholder keeps a number": ({"a": "${count}"}, {"a": 3}),
+    "a whole placeholder keeps a truth": ({"a": "${yes}"}, {"a": True}),
+    "a placeholder within text is written out": ({"a": "n=${count}, ${yes}"}, {"a": "n=3, true"}),
     "a value is not filled again and stays one leaf": ({"a": ["${evil}"]}, {"a": ["${name}\nspec: {x: 1}"]}),
     "two dollars are one": ({"a": "$${name} costs $$5"}, {"a": "${name} costs $5"}),
     "Kubernetes' own variables pass": ({"a": "$(POD_IP) $HOME $"}, {"a": "$(POD_IP) $HOME $"}),
@@ -63,7 +63,7 @@ def test_placeholder_without_a_value_is_named(tree: Any) -> None:
 
 def test_placeholders_are_found_with_their_paths() -> None:
     tree = {"a": ["x", "${one}-${Two}"], "${three}": "$${four} ${five", "b": "${}"}
-    found = {(hole.path, hole.name) for hole in rendering.find_placeholders(tree)}
+    found = {(placeholder.path, placeholder.name) for placeholder in rendering.find_placeholders(tree)}
     assert found == {(("a", 1), "one"), (("a", 1), None), ((), None), (("${three}",), None), (("b",), None)}
 
 
@@ -86,7 +86,7 @@ def _shape(tree: Any) -> Any:
 @settings(max_examples=80)
 @given(_TREES, st.text(alphabet="${}()v: \n-[]'\"&*!|>%@`", max_size=20))
 def test_no_value_changes_the_structure(tree: Any, value: str) -> None:
-    names = {hole.name: value for hole in rendering.find_placeholders(tree)}
+    names = {placeholder.name: value for placeholder in rendering.find_placeholders(tree)}
     assert _shape(rendering.substitute(tree, {**names, "": value, **_every_token(tree, value)})) == _shape(tree)
 
 
@@ -97,7 +97,11 @@ def test_escaped_value_survives_the_expansion_of_kubernetes(value: str) -> None:
 
 
 def _every_token(tree: Any, value: str) -> dict[str, str]:
-    return {hole.text[2:-1]: value for hole in rendering.find_placeholders(tree) if hole.text.endswith("}")}
+    return {
+        placeholder.text[2:-1]: value
+        for placeholder in rendering.find_placeholders(tree)
+        if placeholder.text.endswith("}")
+    }
 
 
 def _kubernetes_expands(text: str) -> str:

@@ -150,10 +150,10 @@ def document(address: str) -> dict[str, Any]:
 def _operation(one: Operation, refs: Mapping[Any, Any], schemas: Mapping[str, Any]) -> dict[str, object]:
     told: dict[str, object] = {"operationId": one.name, "summary": one.summary}
     places = re.findall(r"{(\w+)}", one.path)
-    problems = {*_ALWAYS, *one.problems, *((404,) if places else ()), *((422,) if one.takes else ())}
+    problems = {*_ALWAYS, *one.problems, *((400, 404) if places else ()), *((400, 422) if one.takes else ())}
     parameters = [{"name": name, "in": "path", "required": True, "schema": _PLACES[name]} for name in places]
     if one.takes is not None and issubclass(one.takes, q.RequestBody):
-        problems |= {400, 413, 415}
+        problems |= {413, 415}
         told["requestBody"] = {"required": True, "content": {_JSON: {"schema": refs[one.takes]}}}
     elif one.takes is not None:
         named = schemas[one.takes.__name__]["properties"]

@@ -118,7 +118,7 @@ class LeaderElector:
     is_leader: bool = False  # as far as is known; otherwise another Manager leads
     identity: str = field(default_factory=lambda: secrets.token_hex(8))
     _scheduler: SchedulerName = SchedulerName.NATIVE  # of this term
-    _configured: Settings | None = None  # the settings that the job store uses
+    _outdated: bool = False  # the job store uses older settings
     _unprotected: bool = False  # nothing enforces the NetworkPolicies
     _told: tuple[Problem, ...] | None = ()  # the problems of the files that administrators were told
 
@@ -196,7 +196,7 @@ class LeaderElector:
         if found is not None:
             self.settings = found
             store.configure(found.cluster, found.teams)
-        self._configured = self.settings
+        self._outdated = False
         await config_reload.persist(self.files, self.repository, store.term)
 
     async def _renew(self, term: int) -> None:
@@ -390,15 +390,16 @@ class LeaderElector:
     async def _reload(self, store: JobStore, cluster: KubernetesClient) -> None:
         found = await asyncio.to_thread(self.files.changed)
         if found is not None:
-            self.settings = found
-        if self.settings is not self._configured:
-            wanted = self.settings
+            self.settings, self._outdated = found, True
+        if self._outdated:
             await config_reload.persist(self.files, self.repository, store.term)
-            if wanted.cluster.scheduler.name is not self._scheduler:
-                raise _SchedulerChanged(f"the scheduler is {wanted.cluster.scheduler.name.value} from now on")
-            await store.transact(lambda transaction: transaction.store.configure(wanted.cluster, wanted.teams))
+            if self.settings.cluster.scheduler.name is not self._scheduler:
+                raise _SchedulerChanged(f"the scheduler is {self.settings.cluster.scheduler.name.value} from now on")
+            await store.transact(
+                lambda transaction: transaction.store.configure(self.settings.cluster, self.settings.teams)
+            )
             await store.transact(lifecycle.notify_all_inadmissible)
-            self._configured = wanted
+            self._outdated = False
         if self.files.problems != self._told:
             problems = self.files.problems
             await store.transact(partial(_notify_config_problems, problems=problems))

@@ -47,7 +47,7 @@ def facts(record: JobRecord | None = None, **more: object) -> RowContext:
         "titles": {"notebook": "Notebook", "tensorboard": "TensorBoard"},
         "servers": {"train": READY},
         "records": {"train": record} if record else {},
-        "looks": {},
+        "statuses": {},
         "pods": {"uid": NAMED},
         "ended": {},
         "teams": {"vision": "Vision"},

@@ -12,15 +12,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dlspawner.core.launch.pod import merge_pod
 from dlspawner.core.units import Manifest
 
 CONTAINER = "container"  # the part of an addition that is the work container's, wherever that is in the manifest
 
 
 def merged(manifest: Manifest, addition: Manifest) -> Manifest:
-    """The manifest with an addition, except for the work container's part."""
-    return merge_pod(manifest, {key: value for key, value in addition.items() if key != CONTAINER})
+    """The manifest with an addition: mappings are merged, lists extended by what they lack, other values replaced."""
+    made = dict(manifest)
+    for key, value in addition.items():
+        if key == CONTAINER:
+            continue
+        old = made.get(key)
+        if isinstance(value, dict):
+            made[key] = merged(old if isinstance(old, dict) else {}, value)
+        elif isinstance(value, list):
+            known = old if isinstance(old, list) else []
+            made[key] = [*known, *(one for one in value if one not in known)]
+        else:
+            made[key] = value
+    return made
 
 
 def lacking(manifest: Manifest, addition: Manifest) -> Manifest:

@@ -301,13 +301,13 @@ class LifecycleSpawner(StartingSpawner):
             said = "The Hub was restarted before it had made the job, and found an earlier one: start the job again."
             self._record_failure(said, "restarted")
             raise StartRefused(said, reason="restarted")
-        repair_slot = asyncio.create_task(self._repair_until_complete(pod), name=f"what {self.pod_key} lacks")
+        repair = asyncio.create_task(self._repair_until_complete(pod), name=f"repair of {self.pod_key}")
         try:
             await self._until_running(pod)
             if not self._knows_address(pod):
-                await asyncio.wait({repair_slot}, timeout=self._left())
+                await asyncio.wait({repair}, timeout=self._left())
         finally:
-            repair_slot.cancel()  # a poll goes on with it
+            repair.cancel()  # a later poll repairs the rest
         if self._is_alive() and not self._knows_address(pod):
             said = "The job runs, but no way to it could be made: start it again, or ask an administrator."
             self._record_failure(said, "start-timeout")

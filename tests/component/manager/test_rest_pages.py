@@ -143,18 +143,18 @@ async def test_filter(repository: JobRepository, wanted: JobFilter, numbers: set
 async def test_stopped_job_has_reason_time_and_events(repository: JobRepository) -> None:
     one = job(1)
     await write(repository, one)
-    stopping = JobRecord(replace(one, state=JobState.STOPPING), stop=StopReason(EventReason.IDLE, "Nobody used it."))
+    stopping = JobRecord(replace(one, state=JobState.STOPPING), stop=StopReason(EventReason.IDLE, "It was idle."))
     at = BEGIN + timedelta(hours=1)
     ends = replace(stopping, job=replace(one, state=JobState.ENDED))
-    await repository.write(1, [JobEvent(stopping, at, EventReason.IDLE, "Nobody used it.")])
+    await repository.write(1, [JobEvent(stopping, at, EventReason.IDLE, "It was idle.")])
     await repository.write(1, [JobEvent(ends, at + timedelta(minutes=1), EventReason.GONE)])
     kept = await repository.job_history(one.id)
     assert kept is not None
-    assert (kept.stop, kept.stopped, kept.reason) == (StopReason(EventReason.IDLE, "Nobody used it."), at, "gone")
+    assert (kept.stop, kept.stopped, kept.reason) == (StopReason(EventReason.IDLE, "It was idle."), at, "gone")
     assert kept.ended == at + timedelta(minutes=1)
     told = [(event.reason, event.state, event.detail) for event in await repository.history(one.id)]
     assert told == [
         ("running", JobState.RUNNING, ""),
-        ("idle", JobState.STOPPING, "Nobody used it."),
+        ("idle", JobState.STOPPING, "It was idle."),
         ("gone", JobState.ENDED, ""),
     ]

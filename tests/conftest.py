@@ -19,7 +19,7 @@ settings.load_profile("any machine")
 COMPLETE = "DLSPAWNER_TESTS_COMPLETE"  # set by the Makefile, which installs everything that tests need
 
 # What takes minutes, the longest first. Begun last, one of these would have the machine for itself.
-LONGEST = ("test_quota_storm.py", "test_restarts.py", "test_jupyterhub_5_5.py", "test_stop_in_turn.py")
+LONGEST = ("test_quota_storm.py", "test_restarts.py", "test_jupyterhub_5_5.py", "test_stop_while_starting.py")
 # Files whose tests share nothing, so that each of them may run beside the others.
 APART = ("test_quota_storm.py", "test_jupyterhub_5_5.py")
 

@@ -48,7 +48,7 @@ FAULTS = {
         QUEUE,
         "            before += bisect_left(keys, own)\n        else:",
         "            before += 1\n        else:",
-        f"{UNIT}/test_queueing.py",
+        f"{UNIT}/test_queue.py",
     ),
     "any Manager releases the leader's lease": Fault(
         REPOSITORY, "_LEASE & (leases.c.identity == holder)", "_LEASE", f"{MANAGER}/test_repository.py"

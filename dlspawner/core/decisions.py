@@ -17,7 +17,7 @@ JOB_ENDED = 422
 class Reason(Enum):
     """The reason of a decision; logs, metrics and the API have the values."""
 
-    ADMITTED = "fits"
+    ADMITTED = "admitted"
     # it can start when others are stopped
     PREEMPTION = "preemption"
     # it waits
@@ -26,10 +26,10 @@ class Reason(Enum):
     TEAM_CAP = "team-cap"
     TEAM_QUOTA = "team-quota"
     BORROW_LIMIT = "borrow-limit"
-    NO_FIT = "no-node"
+    NO_FIT = "no-fit"
     HOST_PORTS = "host-ports"
-    VICTIMS_TERMINATING = "ending"
-    BLOCKED_BY_EARLIER = "turn"
+    VICTIMS_TERMINATING = "victims-terminating"
+    BLOCKED_BY_EARLIER = "blocked-by-earlier"
     ENGINE = "engine"
     # it can never start as things are; a job that is in the queue already waits for these, too
     BLOCKED = "blocked"
@@ -38,8 +38,8 @@ class Reason(Enum):
     UNKNOWN_TEMPLATE = "unknown-template"
     MALFORMED = "malformed"
     NOT_ALLOWED = "not-allowed"
-    NODE_TOO_SMALL = "share"
-    EXCEEDS_LIMIT = "too-many"
+    NODE_TOO_SMALL = "node-too-small"
+    EXCEEDS_LIMIT = "exceeds-limit"
 
 
 @dataclass(frozen=True, slots=True)

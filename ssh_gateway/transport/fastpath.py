@@ -6,7 +6,7 @@ write for all packets of a read. Data that needs no inspection takes the `FastPa
 and all packets during a key exchange: it receives incomplete packets, and opened packets of other types, through
 ciphers that share one state with this module.
 
-Private names of asyncssh are in this package only; tests/component/gateway/test_wire.py watches them.
+Private names of asyncssh are in this package only; tests/component/gateway/test_asyncssh_contract.py watches them.
 
 `SharedBuffers` are the buffers that all relayed connections of an event loop share, and `BufferedReader` reads a socket
 into one.

@@ -31,8 +31,8 @@ from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.manager_link import ManagerLink
 from tests.bench.figures import Figure, publish, seconds_of
 from tests.component.manager import databases
-from tests.component.manager.manager_harness import Office, make_namespace, prepare, wants
-from tests.component.manager.world import free_port, manager_environment, process, wait_for
+from tests.component.manager.manager_harness import ManagerHarness, make_namespace, prepare, wants
+from tests.component.manager.real_hub import free_port, manager_environment, process, wait_for
 from tests.contract.conftest import Server
 
 ROUNDS, EACH, AT_ONCE = 5, 200, 4
@@ -131,9 +131,9 @@ async def among_nodes(state: Path, kubeconfig: Path) -> list[Figure]:
     """Measured beside nodes that report."""
     async with await KubernetesClient.connect(kubeconfig) as cluster:
         await make_namespace(cluster)
-        office = Office(state, "", cluster)
+        harness = ManagerHarness(state, "", cluster)
         for number in range(NODES):
-            await office.make_node(f"gpu-{number}", GPUS_EACH)
+            await harness.make_node(f"gpu-{number}", GPUS_EACH)
         return await asyncio.to_thread(with_each_database, state)
 
 

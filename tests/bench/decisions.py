@@ -19,7 +19,7 @@ from dlspawner.core.job import Job, JobState
 from dlspawner.core.scheduling.admission import admit, schedule
 from dlspawner.core.scheduling.cluster_state import ClusterState
 from tests.bench.figures import Figure, publish
-from tests.unit.core.factories import MINUTE, NOW, ask, node, team, wants, world
+from tests.unit.core.factories import MINUTE, NOW, ask, node, real_hub, team, wants
 
 TEAMS, RUNNING, QUEUED, NODES = 100, 10_000, 5_000, 1_600
 SIZES = [1] * 92 + [2] * 4 + [4] * 3 + [8]
@@ -42,7 +42,7 @@ def request(number: int, chance: random.Random, of: int | None = None) -> Job:
 def crowded(chance: random.Random) -> ClusterState:
     """A cluster that is full: as many jobs run as may, and the others wait."""
     nodes = [node(f"n{number:04}") for number in range(NODES)]
-    here = world(*(team(f"t{number}", 8 * NODES // TEAMS) for number in range(TEAMS)), *nodes)
+    here = real_hub(*(team(f"t{number}", 8 * NODES // TEAMS) for number in range(TEAMS)), *nodes)
     number = 0
     while len(here.jobs) < RUNNING and number < 2 * RUNNING:
         number += 1

@@ -21,14 +21,14 @@ from dlspawner.core.config import SchedulerName
 from dlspawner.core.launch.additions import merged
 from tests.bench.figures import Figure, publish, ratio, seconds_of
 from tests.bench.kueue import make_queues
-from tests.component.manager.manager_harness import NAMESPACE, Acting, Office, pod_of, prepare, until, wants
+from tests.component.manager.manager_harness import NAMESPACE, Leader, ManagerHarness, pod_of, prepare, until, wants
 from tests.kubernetes import engines, kueue, planes
 
 NAMES = {"kueue": "", "volcano": "", "coscheduling": engines.COSCHEDULING, "gang": "default-scheduler"}
 ROUNDS, ALONE, CROWD, AT_ONCE = 3, 8, 32, 8
 
 
-async def start(leader: Acting, office: Office, user: str) -> None:
+async def start(leader: Leader, harness: ManagerHarness, user: str) -> None:
     """Until the job's pod has a node."""
     job = wants(user)
     answer = await leader.ask(job)
@@ -40,28 +40,28 @@ async def start(leader: Acting, office: Office, user: str) -> None:
     if answer.additions:
         pod = merged(pod, answer.additions[0])
     name = pod["metadata"]["name"]
-    await office.cluster.create(PODS, pod, NAMESPACE)
+    await harness.cluster.create(PODS, pod, NAMESPACE)
 
     async def placed() -> bool:
-        return bool((await office.cluster.get(PODS, name, NAMESPACE))["spec"].get("nodeName"))
+        return bool((await harness.cluster.get(PODS, name, NAMESPACE))["spec"].get("nodeName"))
 
     await until(placed, "it has a node", 120)
 
 
-async def one_round(office: Office, scheduler: str, number: str) -> tuple[float, float]:
+async def one_round(harness: ManagerHarness, scheduler: str, number: str) -> tuple[float, float]:
     """Milliseconds of a job alone, and pods per second of a crowd."""
-    file = office.folder / "cluster.yaml"
+    file = harness.folder / "cluster.yaml"
     file.write_text(file.read_text().partition("scheduler:")[0] + scheduler)
     users = [f"{number}-{one}" for one in range(ALONE + CROWD)]
-    office.hub.servers = {(user, "") for user in users}
-    async with office.manager() as leader:
-        begin = partial(start, leader, office)
+    harness.hub.servers = {(user, "") for user in users}
+    async with harness.manager() as leader:
+        begin = partial(start, leader, harness)
         alone = await seconds_of(users[:ALONE], 1, begin)
         begun = time.perf_counter()
         await seconds_of(users[ALONE:], AT_ONCE, begin)
         rate = CROWD / (time.perf_counter() - begun)
-        for name in await office.pods():
-            await office.cluster.delete(PODS, name, NAMESPACE, grace=0)
+        for name in await harness.pods():
+            await harness.cluster.delete(PODS, name, NAMESPACE, grace=0)
         await until(lambda: not leader.service.store.records, "all have ended")
         return 1000 * median(alone), rate
 
@@ -70,8 +70,8 @@ async def measured(state: Path, name: str, kubeconfig: Path) -> list[Figure]:
     more = f", scheduler_name: {NAMES[name]}" if NAMES[name] else ""
     engine = f"scheduler: {{name: {name}{more}}}\n"
     async with await KubernetesClient.connect(kubeconfig) as cluster:
-        office = Office(state, f"sqlite:///{state / 'manager.sqlite'}", cluster)
-        await office.make_node(gpus=ALONE + CROWD)
+        harness = ManagerHarness(state, f"sqlite:///{state / 'manager.sqlite'}", cluster)
+        await harness.make_node(gpus=ALONE + CROWD)
         taint = {"spec": {"taints": None}}  # of a node that has just come
         await cluster.patch(NODES, "gpu-1", taint)
         if name == SchedulerName.KUEUE.value:
@@ -79,8 +79,8 @@ async def measured(state: Path, name: str, kubeconfig: Path) -> list[Figure]:
             await make_queues(cluster, state, NAMESPACE)
         native, ours = [], []
         for number in range(ROUNDS):
-            native.append(await one_round(office, "scheduler: {name: native}\n", f"n{number}"))
-            ours.append(await one_round(office, engine, f"e{number}"))
+            native.append(await one_round(harness, "scheduler: {name: native}\n", f"n{number}"))
+            ours.append(await one_round(harness, engine, f"e{number}"))
     alone, alone_native = [one[0] for one in ours], [one[0] for one in native]
     rate, rate_native = [one[1] for one in ours], [one[1] for one in native]
     added = median(a - b for a, b in zip(alone, alone_native, strict=True))

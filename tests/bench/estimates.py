@@ -90,14 +90,14 @@ class Asking(Replay):
     def _sample(self, at: float) -> None:
         Replay._sample(self, at)
         self._sampled += 1
-        waiting = [job for job in self.world.jobs.values() if job.state is JobState.QUEUED]
+        waiting = [job for job in self.real_hub.jobs.values() if job.state is JobState.QUEUED]
         if waiting and at >= FIRST * self.trace.span and self._sampled % self.every == 0:
             self._ask(waiting, self._moment(at))
 
     def _ask(self, waiting: Sequence[Job], now: datetime) -> None:
         chance = Random(f"{now}").random
-        snapshot = first_in_queue(self.world.snapshot(), now, MOST_WAIT, MOST_WAIT)
-        known = RunTimes.from_run_times([*still_running(self.world.jobs.values(), now), *reversed(self._ended)])
+        snapshot = first_in_queue(self.real_hub.snapshot(), now, MOST_WAIT, MOST_WAIT)
+        known = RunTimes.from_run_times([*still_running(self.real_hub.jobs.values(), now), *reversed(self._ended)])
         plays = [simulate(snapshot, KnownEnds(known), now, similar(chance)) for _ in range(PLAYS)]
         found = estimate_starts(snapshot, plays, known)
         self.score.asked += len(waiting)
@@ -118,7 +118,7 @@ class Asking(Replay):
 
 def asked(trace: Trace, every: int, changes: Sequence[str] = ()) -> Score:
     plain = make(trace, (None, None), changes, load=LOAD).replay(trace)
-    replay = Asking(plain.world, trace, plain.request_of, every=every)
+    replay = Asking(plain.real_hub, trace, plain.request_of, every=every)
     replay.run()
     return replay.score
 

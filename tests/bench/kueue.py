@@ -24,7 +24,7 @@ from dlspawner.manager.state import lifecycle
 from dlspawner.manager.state.job_store import Transaction
 from dlspawner.settings import load
 from tests.bench.figures import Figure, publish, resident_mib, seconds_of
-from tests.component.manager.manager_harness import Acting, Office, prepare, until, wants
+from tests.component.manager.manager_harness import Leader, ManagerHarness, prepare, until, wants
 from tests.kubernetes import kueue, planes
 
 WAITING, RUNNING, AT_ONCE, CHANGES = 500, 8, 20, 40
@@ -55,25 +55,25 @@ async def make_queues(cluster: KubernetesClient, state: Path, namespace: str) ->
         await cluster.create(ResourceKind(one.kind.group_version, one.kind.plural, one.kind.namespaced), one.manifest)
 
 
-def waiting(leader: Acting) -> int:
+def waiting(leader: Leader) -> int:
     """Jobs that know their position in Kueue."""
     verdicts = leader.service.store.cluster_state.verdicts.values()
     return sum(isinstance(one, EngineWaits) and one.position is not None for one in verdicts)
 
 
-def _end(turn: Transaction, *, record: JobRecord) -> None:
-    lifecycle.fail_start(turn, record, EventReason.NOT_STARTED)
+def _end(transaction: Transaction, *, record: JobRecord) -> None:
+    lifecycle.fail_start(transaction, record, EventReason.NOT_STARTED)
 
 
 async def measured(state: Path, kubeconfig: Path) -> list[Figure]:
     (state / "cluster.yaml").open("a").write("scheduler: {name: kueue}\n")
     async with await KubernetesClient.connect(kubeconfig) as cluster:
         await make_queues(cluster, state, "jobs")
-        office = Office(state, f"sqlite:///{state / 'manager.sqlite'}", cluster, reservation_seconds=3000)
-        await office.make_node()
+        harness = ManagerHarness(state, f"sqlite:///{state / 'manager.sqlite'}", cluster, reservation_seconds=3000)
+        await harness.make_node()
         users = [f"u{number}" for number in range(RUNNING + WAITING)]
-        office.hub.servers = {(user, "") for user in users}
-        async with office.manager() as leader:
+        harness.hub.servers = {(user, "") for user in users}
+        async with harness.manager() as leader:
             memory = resident_mib("self")
             answers: list[float] = []
 

@@ -24,8 +24,8 @@ from tests.bench import rest
 from tests.bench.figures import Figure, publish, ratio
 from tests.bench.rest import store
 from tests.component.manager.portals import Portal, browsing, portals
+from tests.component.manager.real_hub import running
 from tests.component.manager.test_history_page import fill as fill_history
-from tests.component.manager.world import running
 
 JOBS, MINE, LISTENERS, CHANGES, LOADS, PAINTS = 5000, 40, 1000, 20, 30, 9
 PAGES = {
@@ -47,10 +47,10 @@ THE_HUBS = "the Hub's own home page"
 
 async def paint(portal: Portal) -> list[Figure]:
     """Milliseconds of each page, and of the Hub's own home page of the same person, all in turn."""
-    token = await asyncio.to_thread(portal.world.token, "root-admin")
-    mine = next(one.job.id for one in portal.served.book.records.values() if one.job.user == "root-admin")
+    token = await asyncio.to_thread(portal.real_hub.token, "root-admin")
+    mine = next(one.job.id for one in portal.served.store.records.values() if one.job.user == "root-admin")
     ours = {f"{portal.served.url}/{path}": title for path, title in PAGES.items()}
-    pages = {**ours, f"{portal.served.url}/jobs/{mine}": "a job", f"{portal.world.public}/hub/home": THE_HUBS}
+    pages = {**ours, f"{portal.served.url}/jobs/{mine}": "a job", f"{portal.real_hub.public}/hub/home": THE_HUBS}
     seconds: dict[str, list[float]] = {title: [] for title in pages.values()}
     async with (
         aiohttp.ClientSession(headers={"Authorization": f"token {token}"}) as program,
@@ -66,7 +66,7 @@ async def paint(portal: Portal) -> list[Figure]:
                 seconds[title].append(1000 * (time.perf_counter() - begun))
                 # Waiting ones end without their servers.
                 assert title != PAGES[""] or text.count("data-server=") >= MINE * 0.9
-    assert len(portal.served.book.records) > JOBS * 0.9
+    assert len(portal.served.store.records) > JOBS * 0.9
     peer = seconds[THE_HUBS]
     ratios = [ratio(title, taken, peer, THE_HUBS) for title, taken in seconds.items() if title != THE_HUBS]
     return [*(figure for title, taken in seconds.items() for figure in painted(title, taken)), *ratios]
@@ -84,7 +84,7 @@ async def paint_in_browser(portal: Portal) -> list[Figure]:
     async with browsing(portal, "root-admin", viewport={"width": 1200, "height": 900}) as page:
         for _ in range(PAINTS):
             for path, title in PAGES.items():
-                await page.goto(f"{portal.world.jobs}/{path}")
+                await page.goto(f"{portal.real_hub.jobs}/{path}")
                 found[title].append(await page.evaluate(DRAWN))
     return [
         Figure(f"{title}, {JOBS} jobs, in Chromium", median(taken), "ms", aim=500) for title, taken in found.items()
@@ -93,7 +93,7 @@ async def paint_in_browser(portal: Portal) -> list[Figure]:
 
 async def log_in(browser: aiohttp.ClientSession, portal: Portal) -> None:
     """The Hub's own pages take no tokens."""
-    url = f"{portal.world.public}/hub/login"
+    url = f"{portal.real_hub.public}/hub/login"
     async with browser.get(url) as answer:
         xsrf = answer.cookies["_xsrf"].value
     form = {"username": "root-admin", "password": "any", "_xsrf": xsrf}
@@ -143,7 +143,7 @@ async def listen(url: str, token: str) -> None:
 async def fan_out(portal: Portal) -> list[Figure]:
     """Seconds until a change has reached all listeners."""
     event_bus.PER_SHARE = LISTENERS + 1
-    token = await asyncio.to_thread(portal.world.token, "root-admin")
+    token = await asyncio.to_thread(portal.real_hub.token, "root-admin")
     delays: list[float] = []
     async with rest.beside("tests.bench.portal", portal.served.url, token) as question:
         assert await question("begin") == b"ready\n"
@@ -161,11 +161,11 @@ async def fan_out(portal: Portal) -> list[Figure]:
 
 
 async def measure(folder: Path) -> list[Figure]:
-    for name in ("world", "office"):
+    for name in ("real_hub", "harness"):
         (folder / name).mkdir()
-    with running(folder / "world") as world:
-        os.environ["KUBECONFIG"] = str(folder / "office" / "cluster" / "kubeconfig")
-        async with portals(world, folder / "office") as portal:
+    with running(folder / "real_hub") as real_hub:
+        os.environ["KUBECONFIG"] = str(folder / "harness" / "cluster" / "kubeconfig")
+        async with portals(real_hub, folder / "harness") as portal:
             changes = await fan_out(portal)
             await store(portal.served, [job(portal, number) for number in range(JOBS)])
             await fill_history(portal)

@@ -42,8 +42,8 @@ from dlspawner.manager.state.job_store import Transaction
 from tests.bench.figures import Figure, publish, ratio, seconds_of
 from tests.component.manager import databases
 from tests.component.manager.manager_harness import until, wants
-from tests.component.manager.noticing import Served, offices, serving
-from tests.component.manager.world import World, free_port, running
+from tests.component.manager.noticing import Served, harnesses, serving
+from tests.component.manager.real_hub import RealHub, free_port, running
 
 JOBS, ROUNDS, EACH, AT_ONCE = 5000, 40, 50, 4
 WHO = "root-admin"
@@ -108,7 +108,7 @@ class Bare(RequestHandler):
 
     async def post(self) -> None:
         question = wants(WHO, 1, server=json.loads(self.request.body)["server"])
-        await self.served.acting.ask(question)
+        await self.served.leader.ask(question)
         self.answer((await self.rows(jobs._ONE, id=question.job))[0])
 
 
@@ -121,7 +121,7 @@ def job(served: Served, number: int) -> Job:
     """One of many; half of all wait."""
     charge = ResourceRequest("gpu", (PodRequest("nvidia.com/gpu", 1000, 50, 2**26),))
     id_ = f"j-{number:012d}".translate(str.maketrans("0189", "abcd"))
-    made = Job(id_, f"user-{number % 500}", "default", served.book.now(), charge, f"s{number}", "tiny")
+    made = Job(id_, f"user-{number % 500}", "default", served.store.now(), charge, f"s{number}", "tiny")
     return replace(made, state=STATES[number % len(STATES)], nodes=("gpu-1",) if number % 4 == 3 else ())
 
 
@@ -134,14 +134,14 @@ async def store(served: Served, jobs: Sequence[Job]) -> None:
 
     for begin in range(0, len(jobs), 500):
         some = jobs[begin : begin + 500]
-        await served.book.transact(lambda transaction, some=some: write(transaction, some))  # type: ignore[misc]
+        await served.store.transact(lambda transaction, some=some: write(transaction, some))  # type: ignore[misc]
 
 
 def plays(served: Served) -> Any:
     """A start of the Hub that waits in the queue."""
 
     async def start(user: str, server: str) -> None:
-        answer = await served.acting.ask(wants(user, 1, server=server))
+        answer = await served.leader.ask(wants(user, 1, server=server))
         assert answer.decision == "wait", answer
         raise HubRejected(429, page_path("/services/jobs/", user, server))
 
@@ -254,18 +254,22 @@ def figures_of(case: Case, kind: str) -> list[Figure]:
     ]
 
 
-async def measure_on(world: World, folder: Path, db_url: str, kind: str) -> list[Figure]:
+async def measure_on(real_hub: RealHub, folder: Path, db_url: str, kind: str) -> list[Figure]:
     os.environ["KUBECONFIG"] = str(folder / "cluster" / "kubeconfig")
-    token = await asyncio.to_thread(world.token, WHO)
+    token = await asyncio.to_thread(real_hub.token, WHO)
     said: dict[str, dict[str, Any]] = {}
-    async with offices(folder, db_url) as office, serving(office, world) as served, bare(served, said) as bare_url:
-        await office.make_node("gpu-1", 64)
-        office.hub.servers = {(f"user-{number % 500}", f"s{number}") for number in range(JOBS)}
-        await until(lambda: served.book.cluster_state.node_infos, "the node is known")
+    async with (
+        harnesses(folder, db_url) as harness,
+        serving(harness, real_hub) as served,
+        bare(served, said) as bare_url,
+    ):
+        await harness.make_node("gpu-1", 64)
+        harness.hub.servers = {(f"user-{number % 500}", f"s{number}") for number in range(JOBS)}
+        await until(lambda: served.store.cluster_state.node_infos, "the node is known")
         await store(served, [job(served, number) for number in range(JOBS)])
-        await served.acting.settled()
-        assert len(served.book.records) > JOBS * 0.7  # the others have ended
-        office.hub.starts = plays(served)
+        await served.leader.settled()
+        assert len(served.store.records) > JOBS * 0.7  # the others have ended
+        harness.hub.starts = plays(served)
         found = cases(served.url, bare_url, [job(served, number).id for number in range(0, JOBS, 101)])
         async with beside("tests.bench.rest", "client") as question:
             for case in found:
@@ -277,15 +281,15 @@ async def measure_on(world: World, folder: Path, db_url: str, kind: str) -> list
 
 def measure(folder: Path) -> list[Figure]:
     with contextlib.ExitStack() as stack:
-        for name in ("world", "SQLite", "PostgreSQL"):
+        for name in ("real_hub", "SQLite", "PostgreSQL"):
             (folder / name).mkdir()
-        world = stack.enter_context(running(folder / "world"))
+        real_hub = stack.enter_context(running(folder / "real_hub"))
         urls = {"SQLite": f"sqlite:///{folder / 'SQLite' / 'm.sqlite'}"}
         if databases.INSTALLED:
             urls["PostgreSQL"] = databases.create(stack.enter_context(databases.postgresql()))
         figures = []
         for kind, url in urls.items():
-            figures += asyncio.run(measure_on(world, folder / kind, url, kind))
+            figures += asyncio.run(measure_on(real_hub, folder / kind, url, kind))
     return figures
 
 

@@ -24,7 +24,7 @@ from dlspawner.clients.hub import (
     read_identity,
     read_user,
 )
-from tests.component.spawner.test_asking import answering
+from tests.component.spawner.test_manager_link import answering
 from tests.harness.ports import free_port
 
 ACCESS = {

@@ -81,7 +81,7 @@ KINDS = ("Pod", "Secret", "Service", "PersistentVolumeClaim")
 
 
 @dataclass
-class World:
+class RestartedHub:
     """One Hub and what it has in the cluster; everything belongs to one person."""
 
     hub: Hub

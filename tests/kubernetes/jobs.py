@@ -43,7 +43,7 @@ def shipped() -> Settings:
 class Job:
     """One job's pod, as its test reaches it."""
 
-    world: World
+    builder: JobBuilder
     pod: dict[str, Any]
     job: naming.PodIdentity
     home: str
@@ -54,25 +54,25 @@ class Job:
 
     @property
     def path(self) -> str:
-        return f"/api/v1/namespaces/{self.world.namespace}/pods/{self.name}"
+        return f"/api/v1/namespaces/{self.builder.namespace}/pods/{self.name}"
 
     def start(self) -> Job:
         """Make the pod and what belongs to it; returns when it is ready."""
         self.create()
-        kube, namespace = self.world.kubernetes, self.world.namespace
+        kube, namespace = self.builder.kubernetes, self.builder.namespace
         if self.job.ssh_host_key:
-            template = self.world.template(self.job.template)
+            template = self.builder.template(self.job.template)
             kube.create(
                 f"/api/v1/namespaces/{namespace}/services", owned_objects.ssh_service(self.pod, self.job, template.ssh)
             )
-        self.world.kubectl("-n", namespace, "wait", "--for=condition=Ready", f"pod/{self.name}", "--timeout=110s")
+        self.builder.kubectl("-n", namespace, "wait", "--for=condition=Ready", f"pod/{self.name}", "--timeout=110s")
         if self.job.ssh_host_key:
             wait_for(self._ssh_answers, "the job's sshd", 60)
         return self
 
     def _address(self) -> tuple[str, int]:
-        kube = self.world.kubernetes
-        service = kube.get(f"/api/v1/namespaces/{self.world.namespace}/services/{naming.ssh_object(self.name)}")
+        kube = self.builder.kubernetes
+        service = kube.get(f"/api/v1/namespaces/{self.builder.namespace}/services/{naming.ssh_object(self.name)}")
         return kube.get(self.path)["status"]["hostIP"], service["spec"]["ports"][0]["nodePort"]
 
     def _ssh_answers(self) -> bool:
@@ -83,19 +83,19 @@ class Job:
             return False
 
     def create(self) -> Job:
-        self.pod = self.world.kubernetes.create(self.path.rpartition("/")[0], self.pod)
+        self.pod = self.builder.kubernetes.create(self.path.rpartition("/")[0], self.pod)
         if owned_objects.wants_secret(self.pod):
             files = owned_objects.SecretFiles(
-                self.world.host_key, (self.world.folder / "user_ca.pub").read_text(), "<p>page</p>"
+                self.builder.host_key, (self.builder.folder / "user_ca.pub").read_text(), "<p>page</p>"
             )
             secret = owned_objects.secret(self.pod, self.job, files, 2222)
-            self.world.kubernetes.create(f"/api/v1/namespaces/{self.world.namespace}/secrets", secret)
+            self.builder.kubernetes.create(f"/api/v1/namespaces/{self.builder.namespace}/secrets", secret)
         return self
 
     def run(self, script: str) -> str:
         """Returns the output of a shell in the work container, like a cell of its notebook."""
         command = ["exec", self.name, "-c", "main" if self.job.template == "custom" else "notebook", "--"]
-        return self.world.kubectl("-n", self.world.namespace, *command, "sh", "-c", script).strip()
+        return self.builder.kubectl("-n", self.builder.namespace, *command, "sh", "-c", script).strip()
 
     def sftp(self, batch: str) -> str:
         return self.ssh(program="sftp", before=("-b", "-"), given=batch)
@@ -112,12 +112,12 @@ class Job:
 
     def way(self) -> tuple[list[str], str]:
         """Options of OpenSSH's programs, and where they lead, as the gateway: NodePort, certificate, pinned key."""
-        folder, (host, port) = self.world.folder, self._address()
+        folder, (host, port) = self.builder.folder, self._address()
         key = folder / self.job.id
         if not key.exists():
             keygen("-t", "ed25519", "-N", "", "-f", str(key))
             keygen("-s", str(folder / "user_ca"), "-I", "t", "-n", self.job.id, "-V", "+5m", f"{key}.pub")
-            key.with_suffix(".known").write_text(f"[{host}]:{port} {self.world.host_key.public}\n")
+            key.with_suffix(".known").write_text(f"[{host}]:{port} {self.builder.host_key.public}\n")
         options = ["-F", "none", "-i", str(key), "-o", f"Port={port}", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR"]
         options += ["-o", f"UserKnownHostsFile={key}.known", "-o", "StrictHostKeyChecking=yes"]
         return options, f"{self.job.ssh_login}@{host}"
@@ -128,7 +128,7 @@ def keygen(*arguments: str) -> None:
 
 
 @dataclass
-class World:
+class JobBuilder:
     """A namespace with people's claims, and the spawner that would make their jobs."""
 
     kubernetes: Client

@@ -29,7 +29,7 @@ from tests.e2e.people import wait_for
 from tests.harness.ports import free_port
 from tests.kubernetes.conftest import Image, Kubectl
 from tests.kubernetes.failing import address
-from tests.kubernetes.jobs import Job, World
+from tests.kubernetes.jobs import Job, JobBuilder
 
 pytestmark = pytest.mark.kubernetes
 
@@ -64,7 +64,7 @@ class Theirs(Job):
     image: str = ""
 
     def status(self) -> dict[str, Any]:
-        return dict(self.world.kubernetes.get(self.path)["status"])
+        return dict(self.builder.kubernetes.get(self.path)["status"])
 
     def http(self, token: str = "") -> tuple[int, str]:
         url = f"http://{self.status()['podIP']}:8888{prefix(self)}"
@@ -88,8 +88,8 @@ def prefix(job: Job) -> str:
 
 
 @dataclass
-class Bringing(World):
-    """A world of jobs that ask our Hub."""
+class Bringing(JobBuilder):
+    """A builder of jobs that ask our Hub."""
 
     hub: str = ""
 
@@ -114,7 +114,7 @@ class Bringing(World):
 
 
 @pytest.fixture(scope="module")
-def world(
+def builder(
     kubernetes: Client,
     kubectl: Kubectl,
     image: Image,
@@ -135,12 +135,12 @@ def world(
 def started(job: Theirs) -> Iterator[Theirs]:
     job.start()
     yield job
-    job.world.kubernetes.delete(job.path, {"gracePeriodSeconds": 1})
+    job.builder.kubernetes.delete(job.path, {"gracePeriodSeconds": 1})
 
 
 @pytest.fixture(scope="module", params=IMAGES)
-def job(world: Bringing, request: pytest.FixtureRequest) -> Iterator[Theirs]:
-    with started(world.render_theirs(request.param, command=SERVE, http_port=8000)) as made:
+def job(builder: Bringing, request: pytest.FixtureRequest) -> Iterator[Theirs]:
+    with started(builder.render_theirs(request.param, command=SERVE, http_port=8000)) as made:
         yield made
 
 
@@ -194,20 +194,20 @@ def test_the_persons_container_holds_no_token(job: Theirs) -> None:
     assert "kubernetes.io" not in seen
 
 
-def test_the_login_proxy_ends_when_main_has_finished(world: Bringing) -> None:
+def test_the_login_proxy_ends_when_main_has_finished(builder: Bringing) -> None:
     command = "until [ -e /tmp/end ]; do sleep 0.2; done; exit 3"
-    with started(world.render_theirs("test-debian", command=command)) as own_job:
+    with started(builder.render_theirs("test-debian", command=command)) as own_job:
         own_job.ssh("touch /tmp/end")
         assert own_job.ended("main") == 3
         assert own_job.ended("notebook") == 0
 
 
-def test_a_notebook_in_an_image_without_jupyter_says_what_is_missing(world: Bringing) -> None:
-    job = world.render_theirs("test-debian", "ipython", gpus=0)
+def test_a_notebook_in_an_image_without_jupyter_says_what_is_missing(builder: Bringing) -> None:
+    job = builder.render_theirs("test-debian", "ipython", gpus=0)
     job.create()
 
     def judged() -> Any:
-        return pod_status.evaluate(world.kubernetes.get(job.path))
+        return pod_status.evaluate(builder.kubernetes.get(job.path))
 
     wait_for(lambda: isinstance(judged(), pod_status.Terminated), "the job has ended", 120)
     assert "this image has no jupyterhub-singleuser" in judged().reason

@@ -21,7 +21,7 @@ from dlspawner.core.launch.pod import merge_pod
 from dlspawner.core.launch.pod_status import Terminated
 from tests.contract.client import Client
 from tests.kubernetes.conftest import IMAGE_PREFIX, IMAGE_TAG, Image, Kubectl, made_node
-from tests.kubernetes.jobs import SHARED, World, shipped
+from tests.kubernetes.jobs import SHARED, JobBuilder, shipped
 
 pytestmark = pytest.mark.kubernetes
 
@@ -29,15 +29,15 @@ ALICE, BOB, CAROL = 21_001, 21_002, 21_003
 
 
 @pytest.fixture
-def world(  # noqa: PLR0917 - fixtures
+def builder(  # noqa: PLR0917 - fixtures
     kubernetes: Client,
     kubectl: Kubectl,
     jobs_namespace: str,
     image: Image,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> World:
-    return World(kubernetes, kubectl, jobs_namespace, image("job"), tmp_path, monkeypatch)
+) -> JobBuilder:
+    return JobBuilder(kubernetes, kubectl, jobs_namespace, image("job"), tmp_path, monkeypatch)
 
 
 @pytest.fixture
@@ -87,17 +87,17 @@ CHOICES: dict[str, dict[str, object]] = {"custom": {"image": "debian:12", "comma
 
 
 @pytest.mark.parametrize("template", [one.name for one in shipped().templates])
-async def test_every_shipped_template_is_accepted(template: str, world: World) -> None:
-    job = await world.render("alice", ALICE, template, **CHOICES.get(template, {}))
-    answer = world.kubernetes.request("POST", job.path.rpartition("/")[0], job.pod, query={"dryRun": "All"})
+async def test_every_shipped_template_is_accepted(template: str, builder: JobBuilder) -> None:
+    job = await builder.render("alice", ALICE, template, **CHOICES.get(template, {}))
+    answer = builder.kubernetes.request("POST", job.path.rpartition("/")[0], job.pod, query={"dryRun": "All"})
 
     assert answer.code == 201, answer.raw.decode()
     assert "warning" not in answer.headers
 
 
-async def test_files_of_notebook_ssh_sftp_and_of_every_job_have_one_owner(world: World, tmp_path: Path) -> None:
-    first = await world.job("carol", CAROL, "ipython")
-    second = await world.job("carol", CAROL, "ssh")
+async def test_files_of_notebook_ssh_sftp_and_of_every_job_have_one_owner(builder: JobBuilder, tmp_path: Path) -> None:
+    first = await builder.job("carol", CAROL, "ipython")
+    second = await builder.job("carol", CAROL, "ssh")
     (tmp_path / "local").write_text("x")
 
     first.run("touch ~/by-notebook $DLSPAWNER_JOB_DIR/in-job-directory")
@@ -114,8 +114,8 @@ async def test_files_of_notebook_ssh_sftp_and_of_every_job_have_one_owner(world:
     assert {line.split()[1] for line in owners} == {"644", "2700"}  # setgid comes with a volume's fsGroup
 
 
-async def test_the_person_has_a_name_a_home_and_groups(world: World) -> None:
-    job = await world.job("Ann Lee", CAROL)
+async def test_the_person_has_a_name_a_home_and_groups(builder: JobBuilder) -> None:
+    job = await builder.job("Ann Lee", CAROL)
     name = naming.unix_name("Ann Lee")
 
     assert job.run("id -un; id -gn; pwd; echo $HOME; awk -F: -v u=$(id -u) '$3 == u {print $6, $7}' /etc/passwd") == (
@@ -127,8 +127,8 @@ async def test_the_person_has_a_name_a_home_and_groups(world: World) -> None:
 
 
 @pytest.mark.usefixtures("team_data")
-async def test_ssh_and_notebook_are_the_same_person(world: World) -> None:
-    job = await world.job("alice", ALICE, "ipython")
+async def test_ssh_and_notebook_are_the_same_person(builder: JobBuilder) -> None:
+    job = await builder.job("alice", ALICE, "ipython")
 
     assert job.run("id") == job.ssh("id")
     assert job.run("id") == f"uid={ALICE}(alice) gid={ALICE}(alice) groups={ALICE}(alice),5001(vision)"
@@ -136,8 +136,8 @@ async def test_ssh_and_notebook_are_the_same_person(world: World) -> None:
 
 
 @pytest.mark.usefixtures("team_data")
-async def test_private_files_on_a_shared_volume_are_unreadable_for_others(world: World) -> None:
-    alice, bob = await world.job("alice", ALICE), await world.job("bob", BOB)
+async def test_private_files_on_a_shared_volume_are_unreadable_for_others(builder: JobBuilder) -> None:
+    alice, bob = await builder.job("alice", ALICE), await builder.job("bob", BOB)
     alice.run("cd /data/vision && mkdir -m 700 private && echo secret > private/f && echo hello > public")
 
     assert bob.run("cat /data/vision/public") == "hello"
@@ -150,30 +150,30 @@ async def test_private_files_on_a_shared_volume_are_unreadable_for_others(world:
     )
 
 
-async def test_a_home_of_uid_1000_is_handed_over_by_the_guides_job(world: World, image: Image) -> None:
+async def test_a_home_of_uid_1000_is_handed_over_by_the_guides_job(builder: JobBuilder, image: Image) -> None:
     """What Kubernetes leaves to do, and MIGRATION.md's way."""
     guide = (Path(__file__).parents[2] / "hub_config" / "MIGRATION.md").read_text()
     (block,) = re.findall(r"```yaml\n(# chown\.yaml.*?)```", guide, re.S)
     (manifest,) = yaml.safe_load_all(block)
-    manifest["metadata"]["namespace"] = world.namespace
+    manifest["metadata"]["namespace"] = builder.namespace
     pod = manifest["spec"]["template"]["spec"]
     (container,), (home,) = pod["containers"], pod["volumes"]
     container["image"], container["command"][-2] = image("job"), f"{CAROL}:{CAROL}"
     home["persistentVolumeClaim"]["claimName"] = "home-carol"
 
-    (await world.job("carol", 1000)).run("umask 077; echo kept >~/note")
-    world.kubectl("-n", world.namespace, "delete", "pods", "--all")
-    job = await world.job("carol", CAROL)
+    (await builder.job("carol", 1000)).run("umask 077; echo kept >~/note")
+    builder.kubectl("-n", builder.namespace, "delete", "pods", "--all")
+    job = await builder.job("carol", CAROL)
     assert "Operation not permitted" in job.run("chmod 600 ~/note 2>&1 || true")
     assert job.run("stat -c %u:%g:%a ~/note") == f"1000:{CAROL}:660"
-    world.kubectl("-n", world.namespace, "delete", "pods", "--all")
-    level = ("label", "namespace", world.namespace, "--overwrite")
-    world.kubectl(*level, "pod-security.kubernetes.io/enforce=baseline")
-    world.kubectl("apply", "-f", "-", input=json.dumps(manifest))
+    builder.kubectl("-n", builder.namespace, "delete", "pods", "--all")
+    level = ("label", "namespace", builder.namespace, "--overwrite")
+    builder.kubectl(*level, "pod-security.kubernetes.io/enforce=baseline")
+    builder.kubectl("apply", "-f", "-", input=json.dumps(manifest))
     done = ("wait", "--for=condition=Complete", "job/chown-alice", "--timeout=110s")
-    world.kubectl("-n", world.namespace, *done)
-    world.kubectl(*level, "pod-security.kubernetes.io/enforce=restricted")
-    again = await world.job("carol", CAROL)
+    builder.kubectl("-n", builder.namespace, *done)
+    builder.kubectl(*level, "pod-security.kubernetes.io/enforce=restricted")
+    again = await builder.job("carol", CAROL)
     assert again.run("chmod 600 ~/note; cat ~/note; stat -c %u:%g:%a ~/note") == f"kept\n{CAROL}:{CAROL}:600"
 
 
@@ -182,21 +182,21 @@ POSTGRES = 1000  # the image's account postgres, which the image's /etc/group pu
 
 @pytest.mark.parametrize("strict", [False, True], ids=["as images say", "strict_groups"])
 async def test_groups_that_only_an_image_knows(
-    strict: bool, world: World, image: Image, nodes_know_strict_groups: bool
+    strict: bool, builder: JobBuilder, image: Image, nodes_know_strict_groups: bool
 ) -> None:
     """As storage.md says: an image adds its own, unless that is forbidden, which some nodes cannot do."""
-    world.strict_groups = strict
+    builder.strict_groups = strict
     choices: dict[str, object] = {"image": image("postgresql"), "command": "sleep 60"}
-    job = await world.render("carol", POSTGRES, "custom", **choices)
+    job = await builder.render("carol", POSTGRES, "custom", **choices)
     if strict and not nodes_know_strict_groups:
         job.create()
-        failed = world.kubernetes.until(job.path, lambda pod: pod["status"].get("phase") == "Failed", "a refusal")
+        failed = builder.kubernetes.until(job.path, lambda pod: pod["status"].get("phase") == "Failed", "a refusal")
         assert pod_status.evaluate(failed) == Terminated(
             1, "The job's node cannot keep images from choosing unix groups: ask an administrator (strict_groups)."
         )
         return
     job.create()
-    world.kubernetes.until(job.path, running, "the job to run")
+    builder.kubernetes.until(job.path, running, "the job to run")
     groups = set(job.run("id -G").split())
     wanted = {str(POSTGRES)}
 
@@ -232,12 +232,12 @@ def free_volume(kubernetes: Client, jobs_namespace: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("modes", [("ReadWriteOnce",), ("ReadWriteMany",)], ids="".join)
 async def test_a_tensorboard_goes_where_a_home_of_one_node_is(
-    modes: tuple[str, ...], world: World, other_node: str, free_volume: str
+    modes: tuple[str, ...], builder: JobBuilder, other_node: str, free_volume: str
 ) -> None:
     """Both pods would rather be elsewhere: the job on a real node, its TensorBoard on the empty one."""
-    world.access_modes, world.storage_class = modes, free_volume
-    job = await world.render("carol", CAROL, "ssh")
-    board = await world.render("carol", CAROL, "tensorboard")
+    builder.access_modes, builder.storage_class = modes, free_volume
+    job = await builder.render("carol", CAROL, "ssh")
+    board = await builder.render("carol", CAROL, "tensorboard")
     places = []
     for made, operator in ((job, "NotIn"), (board, "In")):
         rather = {"key": "kubernetes.io/hostname", "operator": operator, "values": [other_node]}
@@ -248,10 +248,10 @@ async def test_a_tensorboard_goes_where_a_home_of_one_node_is(
         for container in made.pod["spec"]["containers"]:
             container["resources"] = {}
         made.create()
-        scheduled = world.kubernetes.until(made.path, lambda pod: bool(pod["spec"].get("nodeName")), "a node")
+        scheduled = builder.kubernetes.until(made.path, lambda pod: bool(pod["spec"].get("nodeName")), "a node")
         places.append(scheduled["spec"]["nodeName"])
     for made in (job, board):
-        world.kubernetes.request("DELETE", made.path, {"gracePeriodSeconds": 0})
+        builder.kubernetes.request("DELETE", made.path, {"gracePeriodSeconds": 0})
 
     assert places[0] != other_node
     assert places[1] == (places[0] if modes == ("ReadWriteOnce",) else other_node)

@@ -25,13 +25,13 @@ from dlspawner.settings import Settings
 from tests.bench.spawn import RESPONDER
 from tests.component.manager.quota import TEMPLATE
 from tests.component.manager.rest import RestHub
-from tests.component.spawner.test_asking import answering
+from tests.component.spawner.test_manager_link import answering
 from tests.component.spawner.test_special import _answer
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
 from tests.kubernetes import counted
 from tests.kubernetes.conftest import Image, Kubectl
-from tests.kubernetes.jobs import SMALL, TEAMS, Job, World, shipped
+from tests.kubernetes.jobs import SMALL, TEAMS, Job, JobBuilder, shipped
 from tests.unit.core.test_permissions import USES, ordinary
 
 pytestmark = pytest.mark.kubernetes
@@ -71,7 +71,7 @@ NAMES = tuple(templates("/"))
 
 
 @dataclass
-class SpecialWorld(World):
+class SpecialJobBuilder(JobBuilder):
     """The second namespace, in which the spawner puts jobs by itself."""
 
     ordinary: str = ""
@@ -100,7 +100,7 @@ def second(kubernetes: Client) -> Iterator[str]:
 
 
 @pytest.fixture
-async def world(  # noqa: PLR0917 - fixtures
+async def builder(  # noqa: PLR0917 - fixtures
     kubernetes: Client,
     kubectl: Kubectl,
     jobs_namespace: str,
@@ -108,11 +108,11 @@ async def world(  # noqa: PLR0917 - fixtures
     image: Image,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> AsyncIterator[SpecialWorld]:
+) -> AsyncIterator[SpecialJobBuilder]:
     cluster = replace(shipped().cluster, special=frozenset(SpecialPermission))
     settings = Settings(tuple(templates(f"/var/tmp/{second}").values()), cluster, TEAMS)
     async with answering(_answer) as manager:
-        yield SpecialWorld(
+        yield SpecialJobBuilder(
             *(kubernetes, kubectl, second, image("job"), tmp_path, monkeypatch),
             settings=settings,
             ordinary=jobs_namespace,
@@ -120,13 +120,13 @@ async def world(  # noqa: PLR0917 - fixtures
         )
 
 
-async def runs(world: SpecialWorld, template: str) -> Job:
+async def runs(builder: SpecialJobBuilder, template: str) -> Job:
     """A job with a shell that stays, and answers ssh."""
-    return world.stays(await world.final(template))
+    return builder.stays(await builder.final(template))
 
 
-async def test_root_is_root_with_the_capabilities_that_a_package_manager_needs(world: SpecialWorld) -> None:
-    job = await runs(world, "root")
+async def test_root_is_root_with_the_capabilities_that_a_package_manager_needs(builder: SpecialJobBuilder) -> None:
+    job = await runs(builder, "root")
     assert job.run("id -u") == "0"
     assert job.run("touch /tmp/f && chown 7:7 /tmp/f && stat -c %u /tmp/f") == "7"
     assert job.run("apt-get --version >/dev/null && touch /usr/bin/more-of-it && echo written") == "written"
@@ -135,36 +135,36 @@ async def test_root_is_root_with_the_capabilities_that_a_package_manager_needs(w
     assert job.ssh("id", "-u") == "0"
 
 
-async def test_privileged_is_privileged(world: SpecialWorld) -> None:
-    job = await runs(world, "privileged")
+async def test_privileged_is_privileged(builder: SpecialJobBuilder) -> None:
+    job = await runs(builder, "privileged")
     assert job.run("mount -t tmpfs none /mnt && echo mounted") == "mounted"
     assert int(job.run("ls /dev | wc -l")) > 20, "the node's devices"
 
 
-async def test_the_network_is_the_node_s_with_the_cluster_s_names(world: SpecialWorld) -> None:
-    job = await runs(world, "host-network")
-    status = world.kubernetes.get(job.path)["status"]
+async def test_the_network_is_the_node_s_with_the_cluster_s_names(builder: SpecialJobBuilder) -> None:
+    job = await runs(builder, "host-network")
+    status = builder.kubernetes.get(job.path)["status"]
     assert status["podIP"] == status["hostIP"]
     assert job.run("id -u") == str(ALICE), "and nothing else is special about it"
     assert "svc.cluster.local" in job.run("cat /etc/resolv.conf")
     assert job.ssh("echo", "here") == "here"
 
 
-async def test_a_path_is_the_node_s_and_the_same_for_two_jobs(world: SpecialWorld) -> None:
-    one, other = await runs(world, "host-paths"), await runs(world, "host-paths")
+async def test_a_path_is_the_node_s_and_the_same_for_two_jobs(builder: SpecialJobBuilder) -> None:
+    one, other = await runs(builder, "host-paths"), await runs(builder, "host-paths")
     one.run("echo from-one > /scratch/file")
     assert other.run("cat /scratch/file") == "from-one"
     other.run("rm -rf /scratch/*")
 
 
 @pytest.mark.parametrize("template", NAMES)
-async def test_the_ordinary_namespace_refuses_the_same_pod(template: str, world: SpecialWorld) -> None:
-    job = await world.final(template)
+async def test_the_ordinary_namespace_refuses_the_same_pod(template: str, builder: SpecialJobBuilder) -> None:
+    job = await builder.final(template)
     pods = "/api/v1/namespaces/{}/pods"
-    answer = world.kubernetes.request("POST", pods.format(world.ordinary), job.pod, query={"dryRun": "All"})
+    answer = builder.kubernetes.request("POST", pods.format(builder.ordinary), job.pod, query={"dryRun": "All"})
     assert answer.code == 403, answer.raw.decode()
     assert 'violates PodSecurity "restricted' in answer.json["message"]
-    answer = world.kubernetes.request("POST", pods.format(world.namespace), job.pod, query={"dryRun": "All"})
+    answer = builder.kubernetes.request("POST", pods.format(builder.namespace), job.pod, query={"dryRun": "All"})
     assert answer.code == 201, answer.raw.decode()
 
 

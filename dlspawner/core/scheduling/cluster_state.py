@@ -2,7 +2,7 @@
 
 ``Snapshot`` holds the immutable facts, from the database and a list of the cluster. ``ClusterState`` has in addition
 all counts, so that a decision needs few look-ups; it follows every change of a job or a node, and always equals a
-rebuilt one (``tests/unit/core/test_world.py``).
+rebuilt one (``tests/unit/core/test_cluster_state.py``).
 
 * A job holds its request from admission until its pods are gone: in the states ``starting``, ``running`` and
   ``stopping``.

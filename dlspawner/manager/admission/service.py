@@ -217,7 +217,7 @@ class AdmissionService:
             return self._admitted_before(transaction, request, known)
         if known is None:
             if transaction.store.recently_ended(request.job) or self._was_cancelled(request):
-                return AdmissionResponse("refuse", "over", (EXPIRED,))
+                return AdmissionResponse("refuse", "expired", (EXPIRED,))
             transaction.expect_new(request.job)
             approvals.forget_denial(transaction, request.user, request.server)
         wanted = _requested_job(transaction.cluster_state, transaction.now, request)
@@ -239,7 +239,7 @@ class AdmissionService:
             return self._rejoin(transaction, request, known)
         left = (known.deadline - transaction.now).total_seconds() if known.deadline else 0.0
         may = left > 0 and known.job.state is not JobState.STOPPING and known.nonce == request.nonce
-        return self._admitted(known.job, "known", left) if may else AdmissionResponse("refuse", "over", (EXPIRED,))
+        return self._admitted(known.job, "known", left) if may else AdmissionResponse("refuse", "expired", (EXPIRED,))
 
     def _has_all_pods(self, transaction: Transaction, known: JobRecord) -> bool:
         """True for a job of an engine that is looked for in the cluster: its pods were made, and wait or run."""

@@ -23,13 +23,13 @@ class NoticeKind(Enum):
     LIFETIME = "lifetime"  # stopped at ``until`` because it is old
     MAINTENANCE = "maintenance"  # stopped at ``until`` because its node is drained
     CANNOT_START = "cannot-start"  # it waits for what the files do not allow any more
-    LOGIN_REQUIRED = "waiting-login"  # it could start now, and the Hub wants its owner to log in first
+    LOGIN_REQUIRED = "login-required"  # it could start now, and the Hub wants its owner to log in first
     APPROVED = "approved"  # an approver has approved it: it is in the queue, or has started already
     DENIED = "denied"  # an approver has denied it: the one kind that outlives its job
     APPROVALS = "approvals"  # requests wait for the reader; never posted, `approvals.pending_notice` makes it
-    PREEMPTION_CANCELLED = "goes-on"  # what was said before does not hold any more
-    CONFIG_INVALID = "file-broken"  # for administrators: a file of theirs is not used
-    HUB_FORBIDS = "hub-refuses"  # for administrators: the Hub does not allow what the Manager has to do
+    PREEMPTION_CANCELLED = "preemption-cancelled"  # what was said before does not hold any more
+    CONFIG_INVALID = "config-invalid"  # for administrators: a file of theirs is not used
+    HUB_FORBIDS = "hub-forbids"  # for administrators: the Hub does not allow what the Manager has to do
 
 
 class CannotKeep(Exception):

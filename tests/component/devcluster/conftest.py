@@ -26,7 +26,7 @@ Json = dict[str, Any]
 
 
 @dataclass
-class World:
+class EmbeddedCluster:
     """A cluster and its client."""
 
     cluster: KubernetesClient
@@ -139,17 +139,17 @@ def main_status(pod: Json) -> Json:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def embedded(tmp_path: Path) -> AsyncIterator[EmbeddedCluster]:
     state = tmp_path / "state"
     server = await api.start(state)
     async with await KubernetesClient.connect(server.kubeconfig) as cluster:
         agent = Agent(cluster, state, NODES, backoff=Backoff(first=0.2, most=1.0), stop_seconds=0.1)
         await agent.start()
-        world = World(cluster, agent, state, server.kubeconfig)
+        embedded = EmbeddedCluster(cluster, agent, state, server.kubeconfig)
         try:
-            yield world
+            yield embedded
         finally:
-            await world.agent.stop()
+            await embedded.agent.stop()
             await server.stop()
 
 

@@ -7,15 +7,15 @@ import re
 
 import aiohttp
 
-from tests.component.devcluster.conftest import World
+from tests.component.devcluster.conftest import EmbeddedCluster
 
 LINE = re.compile(r'DCGM_FI_DEV_GPU_UTIL\{gpu="(\d)",UUID="(GPU-[^"]+)",.*?(?:pod="(.*)")?\} (\d+)')
 ONE = {"limits": {"nvidia.com/gpu": "1"}}
 
 
-async def utilisation(world: World) -> dict[str, list[int]]:
+async def utilisation(embedded: EmbeddedCluster) -> dict[str, list[int]]:
     """The percentages of the first node's GPUs by pod; "" for free GPUs."""
-    url = f"http://{world.agent.nodes[0].ip}:9400/metrics"
+    url = f"http://{embedded.agent.nodes[0].ip}:9400/metrics"
     async with aiohttp.ClientSession() as session, session.get(url) as answer:
         assert answer.status == 200
         text = await answer.text()
@@ -25,17 +25,17 @@ async def utilisation(world: World) -> dict[str, list[int]]:
     return found
 
 
-async def test_each_gpu_has_its_pod_and_the_use_of_its_container(world: World) -> None:
-    await world.pod("short", "true", resources=ONE)
-    await world.phase("short", "Succeeded")
-    assert await utilisation(world) == {"": [0, 0, 0, 0]}
+async def test_each_gpu_has_its_pod_and_the_use_of_its_container(embedded: EmbeddedCluster) -> None:
+    await embedded.pod("short", "true", resources=ONE)
+    await embedded.phase("short", "Succeeded")
+    assert await utilisation(embedded) == {"": [0, 0, 0, 0]}
 
-    await world.pod("busy", "while :; do :; done", resources=ONE)
-    await world.pod("idle", "sleep 1000", resources=ONE)
-    await world.phase("busy", "Running")
-    await world.phase("idle", "Running")
+    await embedded.pod("busy", "while :; do :; done", resources=ONE)
+    await embedded.pod("idle", "sleep 1000", resources=ONE)
+    await embedded.phase("busy", "Running")
+    await embedded.phase("idle", "Running")
     async with asyncio.timeout(60):
-        while (found := await utilisation(world)).get("busy", [0])[0] < 5:  # noqa: ASYNC110 (an exporter has no events)
+        while (found := await utilisation(embedded)).get("busy", [0])[0] < 5:  # noqa: ASYNC110 (an exporter has no events)
             await asyncio.sleep(0.2)
     assert found["idle"][0] < 5
     assert found[""] == [0, 0]

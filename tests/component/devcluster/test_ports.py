@@ -3,7 +3,7 @@
 import asyncio
 
 from dlspawner.clients.kubernetes import SERVICES
-from tests.component.devcluster.conftest import SECONDS, World
+from tests.component.devcluster.conftest import SECONDS, EmbeddedCluster
 
 ECHO = """
 import os, socket
@@ -18,9 +18,9 @@ while True:
 """
 
 
-async def _service(world: World, app: str, target: int | str) -> int:
+async def _service(embedded: EmbeddedCluster, app: str, target: int | str) -> int:
     spec = {"type": "NodePort", "selector": {"app": app}, "ports": [{"port": 80, "targetPort": target}]}
-    service = await world.cluster.create(SERVICES, {"metadata": {"name": app, "namespace": "jobs"}, "spec": spec})
+    service = await embedded.cluster.create(SERVICES, {"metadata": {"name": app, "namespace": "jobs"}, "spec": spec})
     return int(service["spec"]["ports"][0]["nodePort"])
 
 
@@ -33,14 +33,14 @@ async def _connect(ip: str, port: int) -> tuple[asyncio.StreamReader, asyncio.St
                 await asyncio.sleep(0.01)
 
 
-async def test_node_port_works_on_every_node_in_bulk_and_with_half_close(world: World) -> None:
-    port = await _service(world, "echo", "sink")
+async def test_node_port_works_on_every_node_in_bulk_and_with_half_close(embedded: EmbeddedCluster) -> None:
+    port = await _service(embedded, "echo", "sink")
     probe = {"tcpSocket": {"port": "sink"}}
     ports = [{"name": "sink", "containerPort": 9000}]
-    await world.pod("echo", ["python3", "-c", ECHO], readinessProbe=probe, ports=ports)
-    await world.ready("echo")
+    await embedded.pod("echo", ["python3", "-c", ECHO], readinessProbe=probe, ports=ports)
+    await embedded.ready("echo")
     size = 64 * 2**20
-    for node in world.agent.nodes:
+    for node in embedded.agent.nodes:
         reader, writer = await _connect(node.ip, port)
         writer.write(bytes(size))
         writer.write_eof()
@@ -49,23 +49,23 @@ async def test_node_port_works_on_every_node_in_bulk_and_with_half_close(world: 
         writer.close()
 
 
-async def test_node_port_without_a_ready_pod_is_closed_at_once(world: World) -> None:
-    port = await _service(world, "nobody", 1)
-    reader, writer = await _connect(world.agent.nodes[0].ip, port)
+async def test_node_port_without_a_ready_pod_is_closed_at_once(embedded: EmbeddedCluster) -> None:
+    port = await _service(embedded, "nobody", 1)
+    reader, writer = await _connect(embedded.agent.nodes[0].ip, port)
     async with asyncio.timeout(10):
         assert await reader.read() == b""
     writer.close()
 
 
-async def test_deleted_service_releases_its_port(world: World) -> None:
-    port = await _service(world, "brief", 1)
-    _, writer = await _connect(world.agent.nodes[0].ip, port)
+async def test_deleted_service_releases_its_port(embedded: EmbeddedCluster) -> None:
+    port = await _service(embedded, "brief", 1)
+    _, writer = await _connect(embedded.agent.nodes[0].ip, port)
     writer.close()
-    await world.cluster.delete(SERVICES, "brief", "jobs")
+    await embedded.cluster.delete(SERVICES, "brief", "jobs")
     async with asyncio.timeout(SECONDS):
         while True:
             try:
-                _, writer = await asyncio.open_connection(world.agent.nodes[0].ip, port)
+                _, writer = await asyncio.open_connection(embedded.agent.nodes[0].ip, port)
                 writer.close()
             except (ConnectionRefusedError, ConnectionResetError):
                 return

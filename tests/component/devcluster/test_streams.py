@@ -10,23 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlspawner.devcluster.node.streaming import spdy
-from tests.component.devcluster.conftest import SECONDS, World
+from tests.component.devcluster.conftest import SECONDS, EmbeddedCluster
 
 
-async def test_exec_carries_large_input_and_output(world: World, kubectl: str) -> None:
-    await world.pod("box", "exec sleep 60")
-    await world.ready("box")
+async def test_exec_carries_large_input_and_output(embedded: EmbeddedCluster, kubectl: str) -> None:
+    await embedded.pod("box", "exec sleep 60")
+    await embedded.ready("box")
     data = bytes(range(256)) * 4096
     script = "cat > /tmp/f; wc -c < /tmp/f; md5sum < /tmp/f"
-    code, text = await world.kubectl("exec", "-i", "box", "--", "sh", "-c", script, program=kubectl, stdin=data)
+    code, text = await embedded.kubectl("exec", "-i", "box", "--", "sh", "-c", script, program=kubectl, stdin=data)
     assert (code, text.split()[:2]) == (0, [str(len(data)), hashlib.md5(data, usedforsecurity=False).hexdigest()])
-    code, text = await world.kubectl("exec", "box", "--", "head", "-c", "3000000", "/dev/zero", program=kubectl)
+    code, text = await embedded.kubectl("exec", "box", "--", "head", "-c", "3000000", "/dev/zero", program=kubectl)
     assert (code, len(text)) == (0, 3_000_000)
 
 
-async def test_exec_has_a_terminal(world: World, kubectl: str) -> None:
-    await world.pod("term", "exec sleep 60")
-    await world.ready("term")
+async def test_exec_has_a_terminal(embedded: EmbeddedCluster, kubectl: str) -> None:
+    await embedded.pod("term", "exec sleep 60")
+    await embedded.ready("term")
     master, slave = pty.openpty()
     os.set_blocking(master, False)
     process = await asyncio.create_subprocess_exec(
@@ -35,7 +35,7 @@ async def test_exec_has_a_terminal(world: World, kubectl: str) -> None:
         stdin=slave,
         stdout=slave,
         stderr=slave,
-        env=os.environ | {"KUBECONFIG": str(world.kubeconfig)},
+        env=os.environ | {"KUBECONFIG": str(embedded.kubeconfig)},
     )
     os.close(slave)
     try:
@@ -60,9 +60,9 @@ async def _read_until(fd: int, wanted: bytes) -> bytes:
     return seen
 
 
-async def test_kubelet_needs_the_clusters_token(world: World) -> None:
-    node = world.agent.nodes[0]
-    for token, status in (("", b"401"), ("Bearer wrong", b"401"), (f"Bearer {world.cluster.token}", b"404")):
+async def test_kubelet_needs_the_clusters_token(embedded: EmbeddedCluster) -> None:
+    node = embedded.agent.nodes[0]
+    for token, status in (("", b"401"), ("Bearer wrong", b"401"), (f"Bearer {embedded.cluster.token}", b"404")):
         reader, writer = await asyncio.open_connection(node.ip, node._port)
         writer.write(f"GET /containerLogs/a/b/c HTTP/1.1\r\nAuthorization: {token}\r\n\r\n".encode())
         assert (await reader.readline()).split()[1] == status

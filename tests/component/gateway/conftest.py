@@ -12,8 +12,8 @@ import pytest
 from ssh_gateway.transport.keys import GatewayKeys
 from tests.component.gateway.cluster import embedded_api
 from tests.component.gateway.peers import Client, FakePeople, FakePlaces, Lab, Running, Sshd, gateway
-from tests.component.manager.world import World
-from tests.component.manager.world import running as running_world
+from tests.component.manager.real_hub import RealHub
+from tests.component.manager.real_hub import running as running_real_hub
 from tests.harness.ports import free_port
 
 
@@ -83,8 +83,8 @@ def mallory(running: Running, keys: GatewayKeys, mallorys_key: asyncssh.SSHKey, 
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with running_world(tmp_path_factory.mktemp("gateway-world")) as found:
+def real_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealHub]:
+    with running_real_hub(tmp_path_factory.mktemp("gateway-real_hub")) as found:
         yield found
 
 

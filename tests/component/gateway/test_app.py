@@ -28,7 +28,7 @@ from ssh_gateway.transport.keys import GatewayKeys, load_or_make
 from tests.component.gateway.cluster import NAMESPACE, create_pod, create_service, job
 from tests.component.gateway.peers import JOB, Client, Sshd, finish, seen, until
 from tests.component.gateway.test_keys import FILES
-from tests.component.manager.world import World
+from tests.component.manager.real_hub import RealHub
 from tests.harness.ports import free_port
 
 COMMAND = (sys.executable, "-m", "ssh_gateway")
@@ -58,20 +58,20 @@ class Process:
 
 
 @contextlib.asynccontextmanager
-async def started(world: World, kubeconfig: Path, state: Path, *settings: str) -> AsyncIterator[Process]:
+async def started(real_hub: RealHub, kubeconfig: Path, state: Path, *settings: str) -> AsyncIterator[Process]:
     environment = {
         **os.environ,
-        "JUPYTERHUB_API_TOKEN": world.tokens["gateway"],
-        "JUPYTERHUB_API_URL": world.hub_api,
+        "JUPYTERHUB_API_TOKEN": real_hub.tokens["gateway"],
+        "JUPYTERHUB_API_URL": real_hub.hub_api,
         "KUBECONFIG": str(kubeconfig),
     }
     process = await asyncio.create_subprocess_exec(
         *COMMAND,
         "--Gateway.port=0",
         f"--Gateway.state_dir={state}",
-        f"--Gateway.manager_url={world.manager}/services/jobs",
+        f"--Gateway.manager_url={real_hub.manager}/services/jobs",
         f"--Gateway.namespace={NAMESPACE}",
-        f"--Gateway.hub_public_url={world.public}",
+        f"--Gateway.hub_public_url={real_hub.public}",
         "--Gateway.activity_seconds=0.2",
         *settings,
         stderr=asyncio.subprocess.PIPE,
@@ -106,11 +106,11 @@ class Job:
 
 @contextlib.asynccontextmanager
 async def a_job(
-    world: World, kubeconfig: Path, folder: Path, key: asyncssh.SSHKey, server: str = "train"
+    real_hub: RealHub, kubeconfig: Path, folder: Path, key: asyncssh.SSHKey, server: str = "train"
 ) -> AsyncIterator[Job]:
-    token = world.token("alice")
-    world.server_token("alice", server)
-    register(world, token, key)
+    token = real_hub.token("alice")
+    real_hub.server_token("alice", server)
+    register(real_hub, token, key)
     keys, name = load_or_make(folder / "state"), f"alice-{server}"
     made = job("alice", server, id=JOB)
     async with await KubernetesClient.connect(kubeconfig) as cluster:
@@ -124,11 +124,11 @@ async def a_job(
 
 
 async def test_login_by_key_and_by_token_reaches_the_job_until_the_key_is_removed(
-    world: World, kubeconfig: Path, tmp_path: Path, alices_key: asyncssh.SSHKey
+    real_hub: RealHub, kubeconfig: Path, tmp_path: Path, alices_key: asyncssh.SSHKey
 ) -> None:
     async with (
-        a_job(world, kubeconfig, tmp_path, alices_key) as made,
-        started(world, kubeconfig, made.state, "--Gateway.recheck_seconds=0.2") as gateway,
+        a_job(real_hub, kubeconfig, tmp_path, alices_key) as made,
+        started(real_hub, kubeconfig, made.state, "--Gateway.recheck_seconds=0.2") as gateway,
     ):
         by_key = Client(tmp_path / "key", gateway.port, alices_key, made.keys.host)
         done = await by_key.ssh("alice+train@gateway", "echo by key; exit 3")
@@ -140,9 +140,9 @@ async def test_login_by_key_and_by_token_reaches_the_job_until_the_key_is_remove
         assert "no job trian; yours: train" in (await by_key.ssh("alice+trian@gateway")).err
         jumped = await by_key.ssh("-J", "alice@gateway", "alice@train", "echo jumped")
         assert jumped.text == "jumped\n", jumped.err
-        await until(lambda: activity(world) is not None)
+        await until(lambda: activity(real_hub) is not None)
         inside = await by_key.begin("alice+train@gateway", "echo in; sleep 600")
-        remove_keys(world, made.token)
+        remove_keys(real_hub, made.token)
         assert "the key that you came in with was removed from your keys" in (await finish(inside)).err
 
 
@@ -152,13 +152,13 @@ async def probe(port: int, path: str) -> int:
 
 
 async def test_first_sigterm_drains_and_the_second_one_ends_the_process(
-    world: World, kubeconfig: Path, tmp_path: Path, alices_key: asyncssh.SSHKey
+    real_hub: RealHub, kubeconfig: Path, tmp_path: Path, alices_key: asyncssh.SSHKey
 ) -> None:
     port = free_port()
     settings = (f"--Gateway.health_port={port}", "--Gateway.drain_seconds=600")
     async with (
-        a_job(world, kubeconfig, tmp_path, alices_key, "drained") as made,
-        started(world, kubeconfig, made.state, *settings) as gateway,
+        a_job(real_hub, kubeconfig, tmp_path, alices_key, "drained") as made,
+        started(real_hub, kubeconfig, made.state, *settings) as gateway,
     ):
         client = Client(tmp_path / "key", gateway.port, alices_key, made.keys.host)
         terminal = await client.start("ssh", "-tt", "alice+drained@gateway", "echo ready; read x; echo $x; read x")
@@ -179,21 +179,21 @@ async def test_first_sigterm_drains_and_the_second_one_ends_the_process(
         assert "Traceback" not in said
 
 
-def register(world: World, token: str, key: asyncssh.SSHKey) -> None:
+def register(real_hub: RealHub, token: str, key: asyncssh.SSHKey) -> None:
     line = key.export_public_key().decode().strip()
     headers = {"Authorization": f"token {token}"}
-    answer = requests.post(f"{world.jobs}/api/keys", json={"key": line}, headers=headers, timeout=30)
+    answer = requests.post(f"{real_hub.jobs}/api/keys", json={"key": line}, headers=headers, timeout=30)
     assert answer.status_code in {200, 201}, answer.text
 
 
-def remove_keys(world: World, token: str) -> None:
-    url, headers = f"{world.jobs}/api/keys", {"Authorization": f"token {token}"}
+def remove_keys(real_hub: RealHub, token: str) -> None:
+    url, headers = f"{real_hub.jobs}/api/keys", {"Authorization": f"token {token}"}
     for key in requests.get(url, headers=headers, timeout=30).json()["keys"]:
         assert requests.delete(f"{url}/{key['id']}", headers=headers, timeout=30).ok
 
 
-def activity(world: World) -> datetime | None:
-    seen = world.setup("GET", "/users/alice").json()["servers"]["train"]["last_activity"]
+def activity(real_hub: RealHub) -> datetime | None:
+    seen = real_hub.setup("GET", "/users/alice").json()["servers"]["train"]["last_activity"]
     return datetime.fromisoformat(seen) if seen else None
 
 

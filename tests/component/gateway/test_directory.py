@@ -28,7 +28,7 @@ from ssh_gateway.core.routing import JobCondition
 from tests.component.gateway.cluster import NAMESPACE, create_pod, create_service, job
 from tests.component.gateway.peers import FakePeople, FakePlaces
 from tests.component.gateway.test_app import register as register_key
-from tests.component.manager.world import World
+from tests.component.manager.real_hub import RealHub
 from tests.harness.ports import free_port
 
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHFc0GDwAZFcXyQ8d0h5pqS4Sy1ZMzIP9RJpFDGo6h+t"
@@ -53,20 +53,20 @@ def registry(request: pytest.FixtureRequest) -> Registry:
             return f"token of {user}"
 
         return Registry(fake, fake.register, give_token)
-    world = request.getfixturevalue("world")
+    real_hub = request.getfixturevalue("real_hub")
 
     def register(user: str, key: asyncssh.SSHKey) -> None:
-        register_key(world, world.token(user), key)
+        register_key(real_hub, real_hub.token(user), key)
 
-    return Registry(request.getfixturevalue("people"), register, world.token)
+    return Registry(request.getfixturevalue("people"), register, real_hub.token)
 
 
 @pytest.fixture
-async def people(world: World) -> AsyncIterator[HubAndManager]:
+async def people(real_hub: RealHub) -> AsyncIterator[HubAndManager]:
     """The real Hub and Manager."""
-    token = world.tokens["gateway"]
-    async with HubClient(world.hub_api, token) as hub:
-        yield HubAndManager(hub, f"{world.manager}/services/jobs", token)
+    token = real_hub.tokens["gateway"]
+    async with HubClient(real_hub.hub_api, token) as hub:
+        yield HubAndManager(hub, f"{real_hub.manager}/services/jobs", token)
 
 
 @pytest.fixture
@@ -106,11 +106,11 @@ async def test_unknown_user_has_no_keys_servers_or_starts(registry: Registry) ->
     assert await registry.people.start_status(new_user(), "train", "") == StartStatus("off")
 
 
-async def test_token_for_one_server_opens_only_that(world: World, people: HubAndManager) -> None:
+async def test_token_for_one_server_opens_only_that(real_hub: RealHub, people: HubAndManager) -> None:
     user = new_user()
-    bearer = await people.token_owner(world.server_token(user, "train"))
+    bearer = await people.token_owner(real_hub.server_token(user, "train"))
     assert (bearer.user, bearer.opens("train"), bearer.opens("eval")) == (user, True, False)
-    of_service = await people.token_owner(world.tokens["other"])
+    of_service = await people.token_owner(real_hub.tokens["other"])
     assert not of_service.person
 
 
@@ -293,12 +293,12 @@ async def test_access_state_names_the_removed_keys(registry: Registry) -> None:
     assert (await registry.people.access_state(())).gone_keys == frozenset()
 
 
-async def test_deleted_users_are_named(world: World, people: HubAndManager) -> None:
+async def test_deleted_users_are_named(real_hub: RealHub, people: HubAndManager) -> None:
     stays, leaves = new_user(), new_user()
     for user in (stays, leaves):
-        world.token(user)
+        real_hub.token(user)
     assert await people.deleted_users({stays, leaves}) == frozenset()
-    world.setup("DELETE", f"/users/{leaves}")
+    real_hub.setup("DELETE", f"/users/{leaves}")
     assert await people.deleted_users({stays, leaves}) == {leaves}
 
 

@@ -18,8 +18,8 @@ from dlspawner.manager.state.notify import post
 from ssh_gateway.backends.directory import BackendUnavailable, HubAndManager, JobNotices
 from ssh_gateway.session.terminals import LONGEST_LINE, NoticeFollower, line
 from tests.component.gateway.peers import Client, Lab, finish, seen, until
-from tests.component.manager.noticing import job_of, offices, serving
-from tests.component.manager.world import World
+from tests.component.manager.noticing import harnesses, job_of, serving
+from tests.component.manager.real_hub import RealHub
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 STOP = JobNotice("1", "alice", "train", "Team vision needs its GPUs: this job will be stopped {when}.")
@@ -122,34 +122,38 @@ def test_notice_belongs_to_its_job_and_expires() -> None:
 
 
 async def test_posted_notice_reaches_the_gateway_at_once(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    real_hub: RealHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    token = world.tokens["gateway"]
+    token = real_hub.tokens["gateway"]
     job = job_of("alice", "train")
     async with (
-        offices(tmp_path, f"sqlite:///{tmp_path / 'm.sqlite'}") as office,
-        serving(office, world) as served,
-        HubClient(world.hub_api, token) as hub,
+        harnesses(tmp_path, f"sqlite:///{tmp_path / 'm.sqlite'}") as harness,
+        serving(harness, real_hub) as served,
+        HubClient(real_hub.hub_api, token) as hub,
     ):
         people = HubAndManager(hub, served.url, token)
         first = await people.open_notices("", 0)
         assert first.notices == ()
         waiting = asyncio.create_task(people.open_notices(first.version, 60))
-        await until(lambda: bool(served.book.notices._readers))
-        posted = await served.book.transact(lambda turn: post(turn, job, NoticeKind.IDLE, "Unused.", until=NOW))
+        await until(lambda: bool(served.store.notices._readers))
+        posted = await served.store.transact(
+            lambda transaction: post(transaction, job, NoticeKind.IDLE, "Unused.", until=NOW)
+        )
         (found,) = (await waiting).notices
         assert found == JobNotice(posted.id, "alice", "train", "Unused.", NOW, job=job.id)
-        approved = await served.book.transact(lambda turn: post(turn, job, NoticeKind.APPROVED, "Approved."))
+        approved = await served.store.transact(
+            lambda transaction: post(transaction, job, NoticeKind.APPROVED, "Approved.")
+        )
         ends = {one.text: one.ends for one in (await people.open_notices("", 0)).notices}
         assert ends == {"Unused.": None, "Approved.": approved.ends}
         assert approved.ends is not None
 
 
-async def test_missing_scope_for_notices_is_named(world: World) -> None:
-    token = world.tokens["other"]
-    async with HubClient(world.hub_api, token) as hub:
-        people = HubAndManager(hub, f"{world.manager}/services/jobs", token)
+async def test_missing_scope_for_notices_is_named(real_hub: RealHub) -> None:
+    token = real_hub.tokens["other"]
+    async with HubClient(real_hub.hub_api, token) as hub:
+        people = HubAndManager(hub, f"{real_hub.manager}/services/jobs", token)
         with pytest.raises(BackendUnavailable, match="custom:notices:read"):
             await people.open_notices("", 0)
 

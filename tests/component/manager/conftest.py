@@ -1,6 +1,6 @@
 """One Hub with one Manager for all tests of the Manager; each test uses people of its own names.
 
-And an office: the deciding part of a Manager with a real API server and database, and a Hub that a test plays.
+And an harness: the deciding part of a Manager with a real API server and database, and a Hub that a test plays.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from dlspawner.clients.prometheus import PrometheusClient
 from dlspawner.devcluster.api import start
 from dlspawner.manager.db.store import Database
 from tests.component.manager import databases
-from tests.component.manager.manager_harness import Acting, Office, make_namespace, prepare
+from tests.component.manager.manager_harness import Leader, ManagerHarness, make_namespace, prepare
 from tests.component.manager.portals import portal, served, teams_yaml
-from tests.component.manager.printing import PrintingOffice, printing
+from tests.component.manager.printing import PrintingHarness, printing
 from tests.component.manager.quota import QuotaHub
-from tests.component.manager.world import World, running
+from tests.component.manager.real_hub import RealHub, running
 from tests.kubernetes import planes
 
 __all__ = ["portal", "served", "teams_yaml"]  # fixtures
 # No engine without a real control plane.
-collect_ignore = [] if planes.WANTED else ["test_gang_hub.py", "test_kueue_hub.py", "test_uninstalled_hub.py"]
+collect_ignore = [] if planes.WANTED else ["test_gang_hub.py", "test_kueue_hub.py", "test_engine_uninstalled.py"]
 SLOW_COMMITS = "DLSPAWNER_TESTS_SLOW_COMMITS"  # seconds that each commit takes longer; `make flakes` sets it
 
 
@@ -54,9 +54,9 @@ def slow_commits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with running(tmp_path_factory.mktemp("world")) as world:
-        yield world
+def real_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealHub]:
+    with running(tmp_path_factory.mktemp("real_hub")) as real_hub:
+        yield real_hub
 
 
 @pytest.fixture
@@ -110,9 +110,9 @@ async def prometheus(prometheus_url: str) -> AsyncIterator[PrometheusClient]:
 
 
 @pytest.fixture
-async def printing_office(db_url: str, tmp_path: Path) -> AsyncIterator[PrintingOffice]:
-    async with printing(tmp_path, db_url) as office:
-        yield office
+async def printing_harness(db_url: str, tmp_path: Path) -> AsyncIterator[PrintingHarness]:
+    async with printing(tmp_path, db_url) as harness:
+        yield harness
 
 
 @pytest.fixture
@@ -124,21 +124,21 @@ def nothing_left(hub: QuotaHub) -> Iterator[None]:
 
 
 @pytest.fixture
-async def office(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
+async def harness(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ManagerHarness]:
     async with api_server(tmp_path / "cluster") as kubeconfig:
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
         prepare(tmp_path)
         async with await KubernetesClient.connect(kubeconfig) as cluster:
             await make_namespace(cluster)
-            made = Office(tmp_path, database, cluster)
+            made = ManagerHarness(tmp_path, database, cluster)
             await made.make_node()
             yield made
 
 
 @pytest.fixture
-async def leader(office: Office) -> AsyncIterator[Acting]:
-    """The Manager of an office, for tests without another one."""
-    async with office.manager() as made:
+async def leader(harness: ManagerHarness) -> AsyncIterator[Leader]:
+    """The Manager of a harness, for tests without another one."""
+    async with harness.manager() as made:
         yield made
 
 

@@ -131,10 +131,10 @@ class FakeHub:
         return [self._told(name) for name in sorted({user for user, _ in self.servers})]
 
 
-class Acting(LeaderElector):
+class Leader(LeaderElector):
     """A Manager, with what tests ask of it about jobs by their admission requests."""
 
-    office: Office
+    harness: ManagerHarness
 
     @property
     def service(self) -> AdmissionService:
@@ -188,8 +188,8 @@ class Acting(LeaderElector):
     async def run_job(self, request: AdmissionRequest, node: str = "gpu-1") -> dict[str, Any]:
         """Admits the job and lets its pod run, which is returned."""
         assert (await self.ask(request)).decision == "admit"
-        pod = await self.office.make_pod(request)
-        await self.office.bind(pod, node)
+        pod = await self.harness.make_pod(request)
+        await self.harness.bind(pod, node)
         await self.until_state(request, JobState.RUNNING)
         return pod
 
@@ -211,7 +211,7 @@ class Acting(LeaderElector):
 
     def hub_starts(self, *requests: AdmissionRequest) -> None:
         """The Hub sends the admission request as soon as it is asked for a start."""
-        by_user, hub = {one.user: one for one in requests}, self.office.hub
+        by_user, hub = {one.user: one for one in requests}, self.harness.hub
         hub.servers = {(one.user, one.server) for one in requests}
 
         async def starts(user: str, server: str) -> None:
@@ -245,8 +245,8 @@ class Acting(LeaderElector):
         if error is None:
             self.hub_starts(*requests)
         else:
-            self.office.hub_refuses(error, *requests)
-        self.office.hub.starts = starts or self.office.hub.starts
+            self.harness.hub_refuses(error, *requests)
+        self.harness.hub.starts = starts or self.harness.hub.starts
         await release()
 
     async def until_due(self, request: AdmissionRequest) -> None:
@@ -258,7 +258,7 @@ class Acting(LeaderElector):
 
 
 @dataclass
-class Office:
+class ManagerHarness:
     """One cluster and one database; Managers come and go."""
 
     folder: Path
@@ -278,11 +278,11 @@ class Office:
     debounce_seconds: float = 0.0  # for which news of pods that start wait for more: most tests would wait as well
 
     @contextlib.asynccontextmanager
-    async def manager(self, *, waits: bool = True) -> AsyncIterator[Acting]:
+    async def manager(self, *, waits: bool = True) -> AsyncIterator[Leader]:
         """A Manager that leads, unless it has to wait for the lease."""
         store = await asyncio.to_thread(Database.open, self.db_url)
         files = ConfigReloader(self.folder / "jobs", self.folder / "cluster.yaml", self.folder / "teams.yaml")
-        leader = Acting(
+        leader = Leader(
             repository=JobRepository(store),
             files=files,
             settings=await initial(files, JobRepository(store)),
@@ -299,7 +299,7 @@ class Office:
             log_retention=self.keeping,
             debounce_seconds=self.debounce_seconds,
         )
-        leader.office = self
+        leader.harness = self
         task = asyncio.create_task(leader.run())
         try:
             if waits:

@@ -26,26 +26,26 @@ from dlspawner.manager.http.auth import make_auth, read_service
 from dlspawner.manager.http.templates import make_environment
 from dlspawner.manager.state.job_store import JobStore
 from tests.component.manager import described
-from tests.component.manager.manager_harness import Acting, Office, make_namespace, prepare
-from tests.component.manager.world import ROOT, World, free_port, manager_environment
+from tests.component.manager.manager_harness import Leader, ManagerHarness, make_namespace, prepare
+from tests.component.manager.real_hub import ROOT, RealHub, free_port, manager_environment
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 
 
 @contextlib.asynccontextmanager
-async def offices(folder: Path, db_url: str) -> AsyncIterator[Office]:
+async def harnesses(folder: Path, db_url: str) -> AsyncIterator[ManagerHarness]:
     """An empty cluster for Managers; KUBECONFIG has to be set to `folder`/cluster/kubeconfig."""
     api = await start(folder / "cluster", 0)
     prepare(folder)
     async with await KubernetesClient.connect(api.kubeconfig) as cluster:
         await make_namespace(cluster)
-        yield Office(folder, db_url, cluster)
+        yield ManagerHarness(folder, db_url, cluster)
     await api.stop()
 
 
-def book_of(acting: Acting) -> JobStore:
-    assert acting.admission is not None
-    return acting.admission.store
+def store_of(leader: Leader) -> JobStore:
+    assert leader.admission is not None
+    return leader.admission.store
 
 
 def job_of(user: str = "alice", server: str = "train", number: int = 2) -> Job:
@@ -68,12 +68,12 @@ class Served:
     """The address of a Manager, and what is in it."""
 
     url: str
-    acting: Acting
+    leader: Leader
     manager: handlers.ManagerContext
 
     @property
-    def book(self) -> JobStore:
-        return book_of(self.acting)
+    def store(self) -> JobStore:
+        return store_of(self.leader)
 
     @property
     def hubs_token(self) -> str:
@@ -101,23 +101,25 @@ class Served:
 
 
 @contextlib.asynccontextmanager
-async def serving(office: Office, world: World) -> AsyncIterator[Served]:
-    """Pages and REST of a Manager of `office`, for the users of `world`'s Hub."""
+async def serving(harness: ManagerHarness, real_hub: RealHub) -> AsyncIterator[Served]:
+    """Pages and REST of a Manager, for the users of a real Hub."""
     port = free_port()
-    service = read_service(manager_environment(f"http://127.0.0.1:{port}", world.hub_api, world.tokens["manager"]))
-    async with office.manager() as acting:
+    service = read_service(
+        manager_environment(f"http://127.0.0.1:{port}", real_hub.hub_api, real_hub.tokens["manager"])
+    )
+    async with harness.manager() as leader:
         manager = handlers.ManagerContext(
             service=service,
             auth=make_auth(service, Application()),
-            database=acting.repository._database,
+            database=leader.repository._database,
             pages=make_environment([str(ROOT / "templates" / "hub")]),
-            now=office.clock,
-            leader=acting,
+            now=harness.clock,
+            leader=leader,
         )
         server = HTTPServer(http.make_web(manager), xheaders=True)
         server.listen(port, "127.0.0.1")
         try:
-            yield Served(f"http://127.0.0.1:{port}/services/jobs", acting, manager)
+            yield Served(f"http://127.0.0.1:{port}/services/jobs", leader, manager)
         finally:
             await http.drain(server, manager.running)
             await http.close_hub_client()

@@ -15,9 +15,9 @@ from playwright.async_api import Page, async_playwright
 
 from dlspawner.core import naming
 from dlspawner.manager.admission.service import AdmissionRequest
-from tests.component.manager.manager_harness import FakeHub, Office, until
-from tests.component.manager.noticing import Read, Served, offices, serving
-from tests.component.manager.world import World
+from tests.component.manager.manager_harness import FakeHub, ManagerHarness, until
+from tests.component.manager.noticing import Read, Served, harnesses, serving
+from tests.component.manager.real_hub import RealHub
 from tests.harness.chromium import LAUNCH, PATIENCE
 
 TEAMS = """
@@ -31,13 +31,13 @@ teams:
 class Portal:
     """The Manager, its Hub and its cluster."""
 
-    office: Office
+    harness: ManagerHarness
     served: Served
-    world: World
+    real_hub: RealHub
 
     @property
     def hub(self) -> FakeHub:
-        return self.office.hub
+        return self.harness.hub
 
     async def read(
         self,
@@ -49,16 +49,16 @@ class Portal:
         token: str = "",
         cookie: str = "",
     ) -> Read:
-        token = token or (await asyncio.to_thread(self.world.token, user) if user else "")
+        token = token or (await asyncio.to_thread(self.real_hub.token, user) if user else "")
         return await self.served.read(token, path, method, cookie=cookie, data=data)
 
     async def ask(self, user: str, path: str, method: str = "GET", body: object = None) -> tuple[int, Any]:
         """Status and content of an answer below api/."""
-        return await self.served.ask(await asyncio.to_thread(self.world.token, user), path, method, body)
+        return await self.served.ask(await asyncio.to_thread(self.real_hub.token, user), path, method, body)
 
     async def read_status(self, user: str, path: str) -> int:
         """The status alone, of an answer that may have no end."""
-        token = await asyncio.to_thread(self.world.token, user)
+        token = await asyncio.to_thread(self.real_hub.token, user)
         headers = {"Authorization": f"token {token}"}
         async with (
             aiohttp.ClientSession(headers=headers) as session,
@@ -68,19 +68,19 @@ class Portal:
 
     async def runs(self, question: AdmissionRequest, **metadata: Any) -> AdmissionRequest:
         """A running job, known to Hub and cluster; its pod has its nonce beside the given metadata."""
-        assert (await self.served.acting.ask(question)).decision == "admit"
+        assert (await self.served.leader.ask(question)).decision == "admit"
         if "annotations" in metadata:
             metadata["annotations"] = {naming.NONCE_ANNOTATION: question.nonce, **metadata["annotations"]}
         name = f"jupyter-{question.user}--{question.server}".rstrip("-")
-        pod = await self.office.make_pod(question, name=name, **metadata)
-        await self.office.bind(pod)
-        await until(lambda: self.served.book.records[question.job].job.started, "it runs")
-        await self.served.acting.settled()  # pages read it from the database
+        pod = await self.harness.make_pod(question, name=name, **metadata)
+        await self.harness.bind(pod)
+        await until(lambda: self.served.store.records[question.job].job.started, "it runs")
+        await self.served.leader.settled()  # pages read it from the database
         self.knows(question.user, question.server)
         return question
 
     async def waits(self, question: AdmissionRequest) -> AdmissionRequest:
-        assert (await self.served.acting.ask(question)).decision == "wait"
+        assert (await self.served.leader.ask(question)).decision == "wait"
         return question
 
     def knows(self, user: str, server: str) -> None:
@@ -88,20 +88,20 @@ class Portal:
         self.hub.servers = (self.hub.servers or set()) | {(user, server)}
 
 
-async def equip(office: Office, teams: str = TEAMS) -> None:
+async def equip(harness: ManagerHarness, teams: str = TEAMS) -> None:
     """Teams with admins, a node, and a Hub without servers."""
-    (office.folder / "teams.yaml").write_text(teams)
-    await office.make_node()
-    office.hub.servers = set()
+    (harness.folder / "teams.yaml").write_text(teams)
+    await harness.make_node()
+    harness.hub.servers = set()
 
 
 @contextlib.asynccontextmanager
-async def portals(world: World, folder: Path, teams: str = TEAMS) -> AsyncIterator[Portal]:
+async def portals(real_hub: RealHub, folder: Path, teams: str = TEAMS) -> AsyncIterator[Portal]:
     """KUBECONFIG has to be set to `folder`/cluster/kubeconfig."""
-    async with offices(folder, f"sqlite:///{folder / 'm.sqlite'}") as office:
-        await equip(office, teams)
-        async with serving(office, world) as served:
-            yield Portal(office, served, world)
+    async with harnesses(folder, f"sqlite:///{folder / 'm.sqlite'}") as harness:
+        await equip(harness, teams)
+        async with serving(harness, real_hub) as served:
+            yield Portal(harness, served, real_hub)
 
 
 @pytest.fixture
@@ -112,11 +112,11 @@ def teams_yaml() -> str:
 
 @pytest.fixture
 async def portal(
-    world: World, tmp_path: Path, teams_yaml: str, monkeypatch: pytest.MonkeyPatch
+    real_hub: RealHub, tmp_path: Path, teams_yaml: str, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Portal]:
     """Of an empty cluster; `conftest.py` makes it known to all tests of the folder."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    async with portals(world, tmp_path, teams_yaml) as made:
+    async with portals(real_hub, tmp_path, teams_yaml) as made:
         yield made
 
 
@@ -139,7 +139,7 @@ async def browsing(portal: Portal, user: str, *, forgives: Collection[str] = (),
         made = await chromium.new_context(reduced_motion="reduce", **context)
         page = await made.new_page()
         page.set_default_timeout(PATIENCE)
-        await page.goto(f"{portal.world.public}/hub/login?next=/hub/token")
+        await page.goto(f"{portal.real_hub.public}/hub/login?next=/hub/token")
         await page.fill("#username_input", user)
         await page.fill("#password_input", "any")
         await page.press("#password_input", "Enter")
@@ -155,16 +155,16 @@ async def browsing(portal: Portal, user: str, *, forgives: Collection[str] = (),
 @contextlib.asynccontextmanager
 async def proxied(portal: Portal) -> AsyncIterator[None]:
     """The Hub's proxy leads to this Manager, and in the end to the one that was there before."""
-    await lead(portal.world, portal.served.url.removesuffix("/services/jobs"))
+    await lead(portal.real_hub, portal.served.url.removesuffix("/services/jobs"))
     try:
         yield
     finally:
-        await lead(portal.world, portal.world.manager)
+        await lead(portal.real_hub, portal.real_hub.manager)
 
 
-async def lead(world: World, target: str | None) -> None:
+async def lead(real_hub: RealHub, target: str | None) -> None:
     """Sets the proxy's route to the Manager; ``None`` removes it, so that requests reach the Hub."""
-    route = f"http://127.0.0.1:{world.proxy_port}/api/routes/services/jobs"
+    route = f"http://127.0.0.1:{real_hub.proxy_port}/api/routes/services/jobs"
     headers, data = {"Authorization": "token proxy-token"}, {"target": target, "service": "jobs", "hub": True}
     async with (
         aiohttp.ClientSession(headers=headers) as session,

@@ -1,4 +1,4 @@
-"""An office whose pods run: the embedded cluster with its node, and jobs that print what a test wants."""
+"""Pods that run, on the node of the embedded cluster, and jobs that print what a test wants."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from dlspawner.manager.db.repository import JobRepository
 from dlspawner.manager.logs.collector import LogRetention
 from tests.component.manager.manager_harness import (
     NAMESPACE,
-    Acting,
-    Office,
+    Leader,
+    ManagerHarness,
     make_namespace,
     pod_of,
     prepare,
@@ -35,11 +35,11 @@ from tests.harness.spawner_hub import ROOT
 WAITS = "trap 'sleep 1; echo goodbye; exit 0' TERM; while :; do sleep 0.05; done"
 
 
-class PrintingOffice(Office):
+class PrintingHarness(ManagerHarness):
     """Jobs are shell scripts; a log is kept when its container has ended or is being stopped."""
 
     async def start(
-        self, leader: Acting, question: AdmissionRequest, script: str, *, restart: str = "Never", **more: Any
+        self, leader: Leader, question: AdmissionRequest, script: str, *, restart: str = "Never", **more: Any
     ) -> dict[str, Any]:
         """The pod of a job that was let in."""
         assert (await leader.ask(question)).decision == "admit"
@@ -67,7 +67,7 @@ def job(user: str = "alice", **more: Any) -> AdmissionRequest:
 
 
 @contextlib.asynccontextmanager
-async def printing(folder: Path, db_url: str) -> AsyncIterator[PrintingOffice]:
+async def printing(folder: Path, db_url: str) -> AsyncIterator[PrintingHarness]:
     """All of it; its Kubernetes is `$KUBECONFIG` meanwhile."""
     state = folder / "cluster"
     command = [sys.executable, "-m", "dlspawner.devcluster", f"--state={state}"]
@@ -80,7 +80,7 @@ async def printing(folder: Path, db_url: str) -> AsyncIterator[PrintingOffice]:
         prepare(folder)
         async with await KubernetesClient.connect(state / "kubeconfig") as cluster:
             await make_namespace(cluster)
-            yield PrintingOffice(folder, db_url, cluster, keeping=LogRetention())
+            yield PrintingHarness(folder, db_url, cluster, keeping=LogRetention())
     finally:
         os.environ.pop("KUBECONFIG", None)
         if before is not None:
@@ -110,15 +110,15 @@ async def printed(repository: JobRepository, question: AdmissionRequest, words: 
     await until(there, f"{words!r} is kept")
 
 
-async def until_ended(acting: Acting, question: AdmissionRequest) -> None:
+async def until_ended(leader: Leader, question: AdmissionRequest) -> None:
     async def ended() -> bool:
-        found = await acting.repository.find(question.job)
+        found = await leader.repository.find(question.job)
         return found is not None and found.job.state is JobState.ENDED
 
     await until(ended, "the job has ended")
 
 
-async def shown(leader: Acting, question: AdmissionRequest, words: str) -> None:
+async def shown(leader: Leader, question: AdmissionRequest, words: str) -> None:
     """Until a running job has printed these words."""
 
     async def there() -> bool:

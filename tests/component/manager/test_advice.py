@@ -22,7 +22,7 @@ from dlspawner.manager.db.tables import idle_periods
 from dlspawner.manager.history.advice import FEWEST_JOBS, Advisor
 from dlspawner.manager.http.portal.advice import NOT_ADMIN
 from tests.component.manager.history import NOON, Past, put_past
-from tests.component.manager.manager_harness import Acting, Office, until
+from tests.component.manager.manager_harness import Leader, ManagerHarness, until
 from tests.component.manager.portals import Portal, browsing
 
 PROGRAM = [sys.executable, "-m", "dlspawner.manager.history.advice"]
@@ -64,7 +64,9 @@ def processes(parent: int) -> list[int]:
     return found
 
 
-async def test_history_is_replayed_in_a_process_of_low_priority(office: Office, leader: Acting, db_url: str) -> None:
+async def test_history_is_replayed_in_a_process_of_low_priority(
+    harness: ManagerHarness, leader: Leader, db_url: str
+) -> None:
     await leader.repository._database.write(put_history)
     advisor = await begun(leader)
     (process,) = processes(os.getpid())
@@ -87,7 +89,7 @@ async def test_history_is_replayed_in_a_process_of_low_priority(office: Office, 
     assert found.result["best"][0]["window"] == 900
 
 
-async def begun(leader: Acting) -> Advisor:
+async def begun(leader: Leader) -> Advisor:
     """One that runs, by alice."""
     assert leader.advisor is not None
     leader.advisor.start("alice")
@@ -95,12 +97,12 @@ async def begun(leader: Acting) -> Advisor:
     return leader.advisor
 
 
-async def test_end_of_the_term_leaves_no_process(office: Office) -> None:
-    async with office.manager() as leader:
+async def test_end_of_the_term_leaves_no_process(harness: ManagerHarness) -> None:
+    async with harness.manager() as leader:
         await begun(leader)
         os.kill(processes(os.getpid())[0], signal.SIGSTOP)
     assert processes(os.getpid()) == []
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
         found = await leader.repository.read(read_advice)
         assert (found and found.state, leader.advisor and leader.advisor.running) == ("running", False)
 
@@ -130,7 +132,7 @@ async def test_page_is_for_administrators(portal: Portal) -> None:
         assert (answer.status, NOT_ADMIN in answer.text) == (403, True)
     assert "cluster/policy" not in (await portal.read("vera", "cluster")).body
     assert "cluster/policy" in (await portal.read("root-admin", "cluster")).body
-    advisor = portal.served.acting.advisor
+    advisor = portal.served.leader.advisor
     assert advisor is not None
     assert not advisor.running
 
@@ -144,20 +146,20 @@ async def test_page_shows_each_state_and_the_result(portal: Portal) -> None:
             "/cluster/policy"
         )
 
-    acting = portal.served.acting
-    assert acting.advisor is not None
+    leader = portal.served.leader
+    assert leader.advisor is not None
     assert (await page()).endswith("no setting is changed. Run")
     await press("run")
-    await until(lambda: not acting.advisor.running, "there is no history")  # type: ignore[union-attr]
+    await until(lambda: not leader.advisor.running, "there is no history")  # type: ignore[union-attr]
     assert "No job with GPUs has ever run. Run again" in await page()
-    await acting.repository._database.write(put_history)
+    await leader.repository._database.write(put_history)
     await press("run")
     await until(lambda: bool(processes(os.getpid())), "its process is there")
     assert re.search("Started by root-admin .* Cancel$", await page())
     await press("cancel")
     assert re.search("The latest run was cancelled .* Run again", await page())
     await press("run")
-    await until(lambda: not acting.advisor.running, "it has a result")  # type: ignore[union-attr]
+    await until(lambda: not leader.advisor.running, "it has a result")  # type: ignore[union-attr]
     text = await page()
     assert "with 20 jobs, 20 of them idle at times, from 2030-01-01 to 2030-01-20, on 8 GPUs." in text
     assert "As it is today 0.0 0 0 0.0 0.0 0.0 Idle window 15 min 150.0 (+150.0) 20 (+20)" in text
@@ -167,9 +169,9 @@ async def test_page_shows_each_state_and_the_result(portal: Portal) -> None:
 
 @pytest.mark.browser
 async def test_page_is_reloaded_with_its_charts_when_a_run_ends(portal: Portal) -> None:
-    await portal.served.acting.repository._database.write(put_history)
+    await portal.served.leader.repository._database.write(put_history)
     async with browsing(portal, "root-admin", forgives=("Applying inline style violates",)) as page:
-        await page.goto(f"{portal.world.jobs}/cluster/policy")
+        await page.goto(f"{portal.real_hub.jobs}/cluster/policy")
         await page.get_by_role("button", name="Run").press("Enter")
         chart = page.locator("[data-chart=windows-table]").first
         await chart.locator("canvas").wait_for()

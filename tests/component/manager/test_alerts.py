@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from ssh_gateway.metrics import GatewayMetrics
-from tests.component.manager.manager_harness import Acting
+from tests.component.manager.manager_harness import Leader
 from tests.component.manager.metrics import program
 
 FOLDER = Path(__file__).parents[3] / "hub_config" / "grafana"
@@ -49,7 +49,7 @@ QUIET = {
 }
 
 
-async def test_metrics_of_dashboards_and_alerts_are_exported(leader: Acting) -> None:
+async def test_metrics_of_dashboards_and_alerts_are_exported(leader: Leader) -> None:
     named = set(NAME.findall(" ".join(rule["expr"] for rule in ALERTS.values())))
     for file in FOLDER.glob("*.json"):
         named |= set(

@@ -12,20 +12,20 @@ from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.model.approval_request import ApprovalRequest
 from dlspawner.manager.model.event_reason import EventReason
 from tests.component.manager.api_client import TEAMS, asked, decides, set_caps, standings, written
-from tests.component.manager.manager_harness import Acting, Office, until, wants
+from tests.component.manager.manager_harness import Leader, ManagerHarness, until, wants
 
 
 @pytest.fixture(autouse=True)
-def caps(office: Office) -> None:
-    set_caps(office)
+def caps(harness: ManagerHarness) -> None:
+    set_caps(harness)
 
 
-def kinds(leader: Acting) -> list[str]:
+def kinds(leader: Leader) -> list[str]:
     """The kinds of alice's notices."""
     return [one.kind.value for one in leader.notices()]
 
 
-async def wait_for_approval(leader: Acting, job: AdmissionRequest) -> ApprovalRequest:
+async def wait_for_approval(leader: Leader, job: AdmissionRequest) -> ApprovalRequest:
     assert (await leader.ask(job)).reason == "approval"
     assert leader.state(job) is JobState.PENDING_APPROVAL
     request = asked(leader, job)
@@ -33,13 +33,13 @@ async def wait_for_approval(leader: Acting, job: AdmissionRequest) -> ApprovalRe
     return request
 
 
-async def hold(leader: Acting, *users: str) -> None:
+async def hold(leader: Leader, *users: str) -> None:
     """Each of these users holds two GPUs."""
     for user in users:
         assert (await leader.ask(wants(user, gpus=2))).decision == "admit"
 
 
-async def test_job_beyond_the_soft_cap_waits_for_an_approval_and_holds_nothing(leader: Acting, db_url: str) -> None:
+async def test_job_beyond_the_soft_cap_waits_for_an_approval_and_holds_nothing(leader: Leader, db_url: str) -> None:
     answer = await leader.ask(job := wants(gpus=3))
     assert (answer.decision, answer.reason) == ("wait", "approval")
     text = " ".join(answer.sentences)
@@ -56,7 +56,7 @@ async def test_job_beyond_the_soft_cap_waits_for_an_approval_and_holds_nothing(l
     await hold(leader, "bob", "carol", "dave", "erin")
 
 
-async def test_approved_job_starts_and_its_user_is_told(office: Office, leader: Acting, db_url: str) -> None:
+async def test_approved_job_starts_and_its_user_is_told(harness: ManagerHarness, leader: Leader, db_url: str) -> None:
     request = await wait_for_approval(leader, job := wants(gpus=3))
     submitted = leader.record(job).job.submitted
     leader.hub_starts(job)
@@ -67,15 +67,17 @@ async def test_approved_job_starts_and_its_user_is_told(office: Office, leader: 
     (kept,) = await written(leader, job)
     assert (kept.standing.value, kept.by, kept.reason) == ("approved", "vera", "The deadline is near.")
     assert kept.at is not None
-    await office.bind(await office.make_pod(job))
+    await harness.bind(await harness.make_pod(job))
     await leader.until_state(job, JobState.RUNNING)
     (notice,) = leader.notices()
     assert notice.kind.value == "approved"
     assert notice.text == "Approved: 3 GPUs of type gpu. It was approved by vera: The deadline is near."
 
 
-async def test_denied_job_ends_and_its_user_reads_why_until_the_next_request(office: Office, db_url: str) -> None:
-    async with office.manager() as leader:
+async def test_denied_job_ends_and_its_user_reads_why_until_the_next_request(
+    harness: ManagerHarness, db_url: str
+) -> None:
+    async with harness.manager() as leader:
         request = await wait_for_approval(leader, job := wants(gpus=3))
         await decides(leader, request, yes=False, why="Not  this\nweek")
         assert leader.state(job) is JobState.ENDED
@@ -85,7 +87,7 @@ async def test_denied_job_ends_and_its_user_reads_why_until_the_next_request(off
         assert notice.kind.value == "denied"
         by = "It was denied by vera: Not this week."
         assert notice.text == f"Denied: 3 GPUs of type gpu. The request has ended. {by}"
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
         assert kinds(leader) == ["denied"], "also after a restart"
         await leader.ask(wants(gpus=1, server="other"))
         assert kinds(leader) == ["denied"], "that was another server"
@@ -93,26 +95,26 @@ async def test_denied_job_ends_and_its_user_reads_why_until_the_next_request(off
         assert kinds(leader) == []
 
 
-async def test_request_and_decision_survive_a_restart_at_every_step(office: Office, db_url: str) -> None:
+async def test_request_and_decision_survive_a_restart_at_every_step(harness: ManagerHarness, db_url: str) -> None:
     job = wants(gpus=3)
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
         request, before = await wait_for_approval(leader, job), leader.record(job)
-    office.hub_refuses(HubUnavailable("not yet"), job)
-    async with office.manager() as leader:
+    harness.hub_refuses(HubUnavailable("not yet"), job)
+    async with harness.manager() as leader:
         assert leader.record(job) == before
         assert asked(leader, job) == request
         await decides(leader, request)
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
         assert leader.record(job).job.approved
         leader.hub_starts(job)
         await until(lambda: leader.started(job), "the Hub was asked")
-    async with office.manager() as leader:
-        await office.bind(await office.make_pod(job))
+    async with harness.manager() as leader:
+        await harness.bind(await harness.make_pod(job))
         await leader.until_state(job, JobState.RUNNING)
         assert await standings(leader, job) == ["approved"]
 
 
-async def test_cancelled_job_has_no_request_to_decide(leader: Acting, db_url: str) -> None:
+async def test_cancelled_job_has_no_request_to_decide(leader: Leader, db_url: str) -> None:
     request = await wait_for_approval(leader, job := wants(gpus=3))
     assert await leader.cancel()
     assert not await decides(leader, request)
@@ -121,7 +123,7 @@ async def test_cancelled_job_has_no_request_to_decide(leader: Acting, db_url: st
 
 
 @pytest.mark.parametrize(("gpus", "kept"), [(4, True), (3, False)], ids=["the same", "less"])
-async def test_repeated_request_for_the_same_keeps_the_approval_request(leader: Acting, gpus: int, kept: bool) -> None:
+async def test_repeated_request_for_the_same_keeps_the_approval_request(leader: Leader, gpus: int, kept: bool) -> None:
     first = await wait_for_approval(leader, job := wants(gpus=4))
     submitted = leader.record(job).job.submitted
     second = await wait_for_approval(leader, replace(job, pods=wants(gpus=gpus).pods))
@@ -136,7 +138,7 @@ async def test_repeated_request_for_the_same_keeps_the_approval_request(leader: 
     [(4, True), (3, True), (5, False)],
     ids=["the same keeps the approval", "less keeps the approval", "more needs another one"],
 )
-async def test_after_an_approval_asking_again_for(gpus: int, kept: bool, leader: Acting) -> None:
+async def test_after_an_approval_asking_again_for(gpus: int, kept: bool, leader: Leader) -> None:
     await hold(leader, "h1", "h2", "h3")
     await decides(leader, await wait_for_approval(leader, job := wants(gpus=4)))
     answer = await leader.ask(wants(gpus=gpus, job=job.job))
@@ -144,10 +146,10 @@ async def test_after_an_approval_asking_again_for(gpus: int, kept: bool, leader:
     assert (asked(leader, job) is None) == kept
 
 
-async def test_job_below_a_raised_cap_starts_without_an_approval(office: Office, leader: Acting) -> None:
+async def test_job_below_a_raised_cap_starts_without_an_approval(harness: ManagerHarness, leader: Leader) -> None:
     request = await wait_for_approval(leader, job := wants(gpus=3))
     leader.hub_starts(job)
-    set_caps(office, soft=3)
+    set_caps(harness, soft=3)
     await until(lambda: leader.started(job), "it starts")
     assert not await decides(leader, request)
     assert [one.reason for one in await written(leader, job)] == ["approval-not-needed"]
@@ -162,30 +164,30 @@ async def test_job_below_a_raised_cap_starts_without_an_approval(office: Office,
     ids=["a hard cap that was lowered", "a team that was removed"],
 )
 async def test_job_that_cannot_start_any_more_waits_for_no_approval(
-    teams: str, sentence: str, office: Office, leader: Acting
+    teams: str, sentence: str, harness: ManagerHarness, leader: Leader
 ) -> None:
     await wait_for_approval(leader, job := wants(gpus=5))
-    (office.folder / "teams.yaml").write_text(teams)
+    (harness.folder / "teams.yaml").write_text(teams)
     # The notice comes with the file, the approval goes and comes with the next scheduling cycle.
     await until(lambda: kinds(leader) == ["cannot-start"] and leader.state(job) is JobState.QUEUED, "it is told")
     status = leader.service.explainer.explain(leader.record(job))
     assert (status.state, status.sentence.startswith(sentence)) == ("queued", True), status.sentence
-    set_caps(office)
+    set_caps(harness)
     await until(
         lambda: not leader.notices() and leader.state(job) is JobState.PENDING_APPROVAL, "it can be approved again"
     )
     assert await standings(leader, job) == ["waiting", "withdrawn"]
 
 
-async def test_approved_job_that_was_preempted_needs_no_other_approval(office: Office, leader: Acting) -> None:
+async def test_approved_job_that_was_preempted_needs_no_other_approval(harness: ManagerHarness, leader: Leader) -> None:
     await decides(leader, await wait_for_approval(leader, job := wants(gpus=3, requeue=True)))
     leader.hub_starts(job)
     await until(lambda: leader.started(job), "the Hub was asked")
-    await office.bind(await office.make_pod(job))
+    await harness.bind(await harness.make_pod(job))
     await leader.until_state(job, JobState.RUNNING)
     assert await leader.stop(job.job, EventReason.PREEMPTED)
-    office.hub.servers, office.hub.starts = None, None
-    await office.delete((await office.pods())["jupyter-alice"], grace=0)
+    harness.hub.servers, harness.hub.starts = None, None
+    await harness.delete((await harness.pods())["jupyter-alice"], grace=0)
     await until(lambda: leader.state(job) is not JobState.STOPPING, "its pod is gone")
     assert leader.record(job).job.approved
     assert await standings(leader, job) == ["approved"]

@@ -8,16 +8,16 @@ from dlspawner.core.job import JobState
 from dlspawner.manager.cluster.termination import JobEnder
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.state.lifecycle import on_server_stopped
-from tests.component.manager.manager_harness import AFTER_RESERVATION, Acting, Office, until, wants
+from tests.component.manager.manager_harness import AFTER_RESERVATION, Leader, ManagerHarness, until, wants
 
 
-async def interrupt(leader: Acting, user: str = "alice", job: str = "") -> None:
+async def interrupt(leader: Leader, user: str = "alice", job: str = "") -> None:
     """The Hub says that a start on this user's default server was interrupted by a stop."""
     await leader.service.store.transact(lambda transaction: on_server_stopped(transaction, user, "", job))
 
 
 @pytest.mark.parametrize("by_hub", [False, True], ids=["by the user", "by a stop through the Hub"])
-async def test_queued_job_is_cancelled_and_no_other(leader: Acting, by_hub: bool) -> None:
+async def test_queued_job_is_cancelled_and_no_other(leader: Leader, by_hub: bool) -> None:
     mine, theirs = wants(), wants("bob")
     await leader.hold_all_gpus()
     for request in (mine, theirs):
@@ -32,7 +32,7 @@ async def test_queued_job_is_cancelled_and_no_other(leader: Acting, by_hub: bool
 
 
 @pytest.mark.parametrize("by_hub", [False, True], ids=["by the user", "by a stop through the Hub"])
-async def test_scheduled_job_is_cancelled_and_its_gpus_are_free(leader: Acting, by_hub: bool) -> None:
+async def test_scheduled_job_is_cancelled_and_its_gpus_are_free(leader: Leader, by_hub: bool) -> None:
     waits = wants(gpus=8)
     await leader.until_due(waits)
     if by_hub:
@@ -44,7 +44,7 @@ async def test_scheduled_job_is_cancelled_and_its_gpus_are_free(leader: Acting, 
 
 
 async def test_cancellation_while_the_hub_is_asked_for_the_start_is_not_undone_by_it(
-    office: Office, leader: Acting
+    harness: ManagerHarness, leader: Leader
 ) -> None:
     waits, answers = wants(), []
 
@@ -61,7 +61,7 @@ async def test_cancellation_while_the_hub_is_asked_for_the_start_is_not_undone_b
 
 
 async def test_admitted_job_that_is_cancelled_holds_its_gpus_until_no_pod_can_come(
-    office: Office, leader: Acting
+    harness: ManagerHarness, leader: Leader
 ) -> None:
     waits = wants()
     await leader.queue_and_release(waits)
@@ -69,23 +69,23 @@ async def test_admitted_job_that_is_cancelled_holds_its_gpus_until_no_pod_can_co
     assert await leader.cancel()
     assert (await leader.ask(wants("new", gpus=8))).decision == "wait", "a pod may be on its way"
     assert (await leader.ask(waits)).decision == "refuse", "no pod after this"
-    office.clock.moved += AFTER_RESERVATION
+    harness.clock.moved += AFTER_RESERVATION
     await leader.until_state(waits, JobState.ENDED)
-    assert ("alice", "") in office.hub.stopped
+    assert ("alice", "") in harness.hub.stopped
 
 
 async def test_admitted_job_whose_start_the_hub_has_stopped_ends_before_its_reservation_is_over(
-    office: Office, leader: Acting
+    harness: ManagerHarness, leader: Leader
 ) -> None:
     request = wants(request_seconds=0)
     assert (await leader.ask(request)).decision == "admit"
     await interrupt(leader, job=request.job)
     assert leader.state(request) is JobState.STOPPING, "a request for its pod may be on its way"
     await leader.until_state(request, JobState.ENDED)
-    assert office.clock.moved.total_seconds() == 0
+    assert harness.clock.moved.total_seconds() == 0
 
 
-async def test_interrupted_start_of_another_server_or_an_earlier_job_cancels_nothing(leader: Acting) -> None:
+async def test_interrupted_start_of_another_server_or_an_earlier_job_cancels_nothing(leader: Leader) -> None:
     first, second = wants(), wants()
     await leader.hold_all_gpus()
     await leader.ask(first)
@@ -101,7 +101,7 @@ async def test_interrupted_start_of_another_server_or_an_earlier_job_cancels_not
 
 @pytest.mark.parametrize("cancelled", [False, True])
 async def test_preempted_job_is_queued_again_unless_it_is_cancelled(
-    office: Office, leader: Acting, cancelled: bool
+    harness: ManagerHarness, leader: Leader, cancelled: bool
 ) -> None:
     request = wants(preemptible=True, requeue=True)
     await leader.run_job(request)
@@ -110,8 +110,8 @@ async def test_preempted_job_is_queued_again_unless_it_is_cancelled(
     if cancelled:
         assert await leader.cancel()
         assert not await leader.cancel(), "there is none any more"
-    (pod,) = (await office.pods()).values()
-    await office.delete(pod, grace=0)
+    (pod,) = (await harness.pods()).values()
+    await harness.delete(pod, grace=0)
     if cancelled:
         await leader.until_state(request, JobState.ENDED)
         assert (await leader.reasons(request))[-3:] == ["preempted", "cancelled", "gone"]
@@ -119,11 +119,11 @@ async def test_preempted_job_is_queued_again_unless_it_is_cancelled(
         await leader.until_reason(request, "requeued")
 
 
-async def test_job_that_runs_by_the_time_its_end_is_decided_is_stopped(office: Office, leader: Acting) -> None:
+async def test_job_that_runs_by_the_time_its_end_is_decided_is_stopped(harness: ManagerHarness, leader: Leader) -> None:
     request = wants()
     await leader.ask(request)
     starting = leader.record(request)
-    await office.bind(await office.make_pod(request))
+    await harness.bind(await harness.make_pod(request))
     await leader.until_state(request, JobState.RUNNING)
     assert await JobEnder(leader.service.store, leader.hub).end(starting, "alice")
-    assert set(office.hub.stopped) == {("alice", "")}
+    assert set(harness.hub.stopped) == {("alice", "")}

@@ -16,7 +16,7 @@ async def test_chart_tells_the_numbers_of_its_table(portal: Portal) -> None:
     await fill(portal, days=3)
     async with browsing(portal, "root-admin") as page:
         await page.context.add_init_script(JUMPS)
-        await page.goto(f"{portal.world.jobs}/history?by=team")
+        await page.goto(f"{portal.real_hub.jobs}/history?by=team")
         chart = page.locator("[data-chart=requested-table]")
         await chart.locator("canvas").wait_for()
         yesterday = (datetime.now(UTC) - timedelta(days=1)).date().isoformat()
@@ -38,7 +38,7 @@ async def test_chart_tells_the_numbers_of_its_table(portal: Portal) -> None:
 async def test_tables_remain_without_javascript(portal: Portal) -> None:
     await fill(portal, days=3)
     async with browsing(portal, "root-admin", java_script_enabled=False) as page:
-        await page.goto(f"{portal.world.jobs}/history")
+        await page.goto(f"{portal.real_hub.jobs}/history")
         await page.get_by_text("GPU-hours requested by day as a table").click()
         assert await page.locator("#requested-table tbody tr").first.is_visible()
         assert await page.locator("[data-chart]:visible").count() == 0

@@ -26,7 +26,7 @@ from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.namespaces import JobNamespaces
 from dlspawner.manager.state import lifecycle
-from tests.component.manager.manager_harness import NAMESPACE, Acting, Office, until, wants
+from tests.component.manager.manager_harness import NAMESPACE, Leader, ManagerHarness, until, wants
 
 KIND = ObjectKind("v1", "configmaps")
 VERDICTS: dict[str, EngineVerdict] = {
@@ -66,37 +66,37 @@ class ConfigMapEngine:
 
 
 @pytest.fixture
-async def leader(office: Office, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Acting]:
+async def leader(harness: ManagerHarness, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Leader]:
     """A Manager with this engine; its team has one GPU by the file, and one of its members at most two."""
     monkeypatch.setitem(schedulers._ENGINES, SchedulerName.KUEUE, ConfigMapEngine())
     monkeypatch.setattr("dlspawner.manager.controllers.leader.POSITION_SECONDS", 0.1)
     monkeypatch.setattr("dlspawner.manager.admission.service._VERDICT_SECONDS", 0.1)
-    with (office.folder / "cluster.yaml").open("a") as file:
+    with (harness.folder / "cluster.yaml").open("a") as file:
         file.write("scheduler: {name: kueue}\n")
-    (office.folder / "teams.yaml").write_text(
+    (harness.folder / "teams.yaml").write_text(
         "teams:\n  default: {quota: {gpu: 1}}\n  few: {user_caps: {soft: 1, hard: 4}}\n"
     )
-    async with office.manager() as made:
+    async with harness.manager() as made:
         yield made
 
 
-async def objects(office: Office) -> set[str]:
+async def objects(harness: ManagerHarness) -> set[str]:
     """The jobs that the engine has."""
-    found = await office.cluster.list(CONFIG_MAPS, NAMESPACE, labels=naming.JOB_LABEL)
+    found = await harness.cluster.list(CONFIG_MAPS, NAMESPACE, labels=naming.JOB_LABEL)
     return {one["metadata"]["name"] for one in found}
 
 
-async def until_objects(office: Office, *jobs: AdmissionRequest) -> None:
+async def until_objects(harness: ManagerHarness, *jobs: AdmissionRequest) -> None:
     async def right() -> bool:
-        return await objects(office) == {one.job for one in jobs}
+        return await objects(harness) == {one.job for one in jobs}
 
     await until(right, f"the engine has {len(jobs)} jobs")
 
 
-async def say(office: Office, job: AdmissionRequest, verdict: str) -> None:
+async def say(harness: ManagerHarness, job: AdmissionRequest, verdict: str) -> None:
     async def said() -> bool:
         try:
-            await office.cluster.patch(CONFIG_MAPS, job.job, {"data": {"verdict": verdict}}, NAMESPACE)
+            await harness.cluster.patch(CONFIG_MAPS, job.job, {"data": {"verdict": verdict}}, NAMESPACE)
         except ObjectNotFound:
             return False
         return True
@@ -104,109 +104,111 @@ async def say(office: Office, job: AdmissionRequest, verdict: str) -> None:
     await until(said, "the engine has the job")
 
 
-async def run(leader: Acting, office: Office, job: AdmissionRequest) -> dict[str, Any]:
+async def run(leader: Leader, harness: ManagerHarness, job: AdmissionRequest) -> dict[str, Any]:
     """Has the engine admit the job and the Hub start it; returns its pod."""
     leader.hub_starts(job)
     await leader.ask(job)
-    await say(office, job, "admitted")
+    await say(harness, job, "admitted")
     await until(lambda: leader.started(job), "the Hub was asked for its start")
-    pod = await office.make_pod(job)
-    await office.bind(pod)
+    pod = await harness.make_pod(job)
+    await harness.bind(pod)
     await leader.until_state(job, JobState.RUNNING)
     return pod
 
 
-async def test_job_waits_for_the_engine_and_starts_with_its_additions(leader: Acting, office: Office) -> None:
+async def test_job_waits_for_the_engine_and_starts_with_its_additions(leader: Leader, harness: ManagerHarness) -> None:
     job = wants(gpus=4)  # more than the quota in the file: the engine counts
     answer = await leader.ask(job)
     assert (answer.decision, answer.reason) == ("wait", "engine")
-    await say(office, job, "short")
+    await say(harness, job, "short")
     positions = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "positions"}, "data": {job.job: "7"}}
-    await office.cluster.create(CONFIG_MAPS, positions, NAMESPACE)
+    await harness.cluster.create(CONFIG_MAPS, positions, NAMESPACE)
 
     def told() -> tuple[int, str]:
         look = leader.service.explainer.explain(leader.record(job))
         return look.position, look.sentence
 
     await until(lambda: told() == (7, "Too little is free."), "position and reason are the engine's")
-    pod = await run(leader, office, job)
+    pod = await run(leader, harness, job)
     again = await leader.ask(job)
     assert again.decision == "admit"
     assert again.additions == ({"metadata": {"labels": {"engine": job.job}}},)
     await leader.stop(job.job, EventReason.IDLE)
-    await until_objects(office, job)  # it holds its GPUs until its pod is gone
-    await office.delete(pod, 0)
-    await until_objects(office)
+    await until_objects(harness, job)  # it holds its GPUs until its pod is gone
+    await harness.delete(pod, 0)
+    await until_objects(harness)
 
 
 async def test_evicted_job_has_its_notice_and_the_engine_hears_when_its_pod_is_gone(
-    leader: Acting, office: Office
+    leader: Leader, harness: ManagerHarness
 ) -> None:
     job = wants(requeue=True)
-    pod = await run(leader, office, job)
+    pod = await run(leader, harness, job)
     submitted = leader.record(job).job.submitted
-    await say(office, job, "evicted")
+    await say(harness, job, "evicted")
     await until(leader.notices, "it has notice")
     assert [notice.text for notice in leader.notices()] == [
         "Others are entitled to it. The job will be stopped {when}."
     ]
-    office.clock.moved += timedelta(minutes=6)
+    harness.clock.moved += timedelta(minutes=6)
     await leader.until_state(job, JobState.STOPPING)
     await leader.settled()
     assert (await leader.stop_of(job)).message.startswith("Others are entitled to it. It keeps its place in the queue")
-    await office.delete(pod, 0)
+    await harness.delete(pod, 0)
     await leader.until_state(job, JobState.QUEUED)
     assert leader.record(job).job.submitted == submitted
 
     async def given_back() -> bool:
-        found = await office.cluster.get(CONFIG_MAPS, job.job, NAMESPACE)
+        found = await harness.cluster.get(CONFIG_MAPS, job.job, NAMESPACE)
         return bool(found["data"]["verdict"] == "short")
 
     await until(given_back, "the same object waits again")
 
 
-async def test_job_that_is_evicted_before_its_pod_exists_waits_again(leader: Acting, office: Office) -> None:
+async def test_job_that_is_evicted_before_its_pod_exists_waits_again(leader: Leader, harness: ManagerHarness) -> None:
     job = wants()
     await leader.ask(job)
-    await say(office, job, "admitted")
+    await say(harness, job, "admitted")
     await until(lambda: leader.is_due(job), "it is scheduled")
-    await say(office, job, "evicted")
+    await say(harness, job, "evicted")
     await leader.until_reason(job, "engine-evicted")
     await until(lambda: leader.state(job) is JobState.QUEUED, "it waits")
 
 
-async def test_engine_has_no_job_that_our_limits_hold_back(leader: Acting, office: Office) -> None:
+async def test_engine_has_no_job_that_our_limits_hold_back(leader: Leader, harness: ManagerHarness) -> None:
     beyond = wants("bob", team="few", gpus=2)
     assert (await leader.ask(beyond)).reason == "approval"
     first, second = wants("carl", team="few"), wants("carl", team="few", server="two")
-    pod = await run(leader, office, first)
+    pod = await run(leader, harness, first)
     await leader.ask(second)
-    assert await objects(office) == {first.job}
-    await office.delete(pod, 0)
+    assert await objects(harness) == {first.job}
+    await harness.delete(pod, 0)
     await leader.service.store.transact(approvals.reevaluate_all)
-    await until_objects(office, second)
+    await until_objects(harness, second)
     assert leader.state(beyond) is JobState.PENDING_APPROVAL
-    await leader.service.store.transact(lambda turn: lifecycle.cancel_request(turn, "carl", "two", "carl"))
-    await until_objects(office)
+    await leader.service.store.transact(
+        lambda transaction: lifecycle.cancel_request(transaction, "carl", "two", "carl")
+    )
+    await until_objects(harness)
 
 
-async def test_objects_of_no_job_are_deleted(leader: Acting, office: Office) -> None:
+async def test_objects_of_no_job_are_deleted(leader: Leader, harness: ManagerHarness) -> None:
     job = wants()
     await leader.ask(job)
-    await until_objects(office, job)
-    await office.cluster.create(CONFIG_MAPS, config_map("j-left"), NAMESPACE)
-    await until_objects(office, job)
+    await until_objects(harness, job)
+    await harness.cluster.create(CONFIG_MAPS, config_map("j-left"), NAMESPACE)
+    await until_objects(harness, job)
 
 
-async def test_objects_of_a_job_can_be_deleted_twice_at_once(leader: Acting, office: Office) -> None:
+async def test_objects_of_a_job_can_be_deleted_twice_at_once(leader: Leader, harness: ManagerHarness) -> None:
     job = wants()
     await leader.ask(job)
-    await until_objects(office, job)
+    await until_objects(harness, job)
     make_objects: Any = leader.service.make_objects
     controller: EngineController = make_objects.__self__
     await leader.cancel()
     await asyncio.gather(*(controller.reconcile(job.job) for _ in range(3)))
-    await until_objects(office)
+    await until_objects(harness)
     await until(lambda: job.job not in controller._own, "nothing of the job is remembered")
 
 
@@ -216,24 +218,24 @@ def config_map(name: str) -> dict[str, Any]:
 
 
 async def test_another_scheduler_takes_over_within_seconds_and_the_engine_has_no_job_any_more(
-    leader: Acting, office: Office
+    leader: Leader, harness: ManagerHarness
 ) -> None:
     runs, waits = wants("bob"), wants()
-    pod = await run(leader, office, runs)
+    pod = await run(leader, harness, runs)
     await leader.ask(waits)
-    await until_objects(office, runs, waits)
-    file = office.folder / "cluster.yaml"
+    await until_objects(harness, runs, waits)
+    file = harness.folder / "cluster.yaml"
     file.write_text(file.read_text().replace("{name: kueue}", "{name: native}"))
-    await until_objects(office)
+    await until_objects(harness)
     await until(lambda: leader.admission is not None, "it leads with the native queue")
     assert leader.state(runs) is JobState.RUNNING
     leader.hub_starts(waits)
-    await office.delete(pod, 0)
+    await harness.delete(pod, 0)
     await leader.until_state(waits, JobState.STARTING)
-    await office.cluster.create(CONFIG_MAPS, config_map("j-foreign"), NAMESPACE)
+    await harness.cluster.create(CONFIG_MAPS, config_map("j-foreign"), NAMESPACE)
     file.write_text(file.read_text().replace("{name: native}", "{name: gang}"))
     await until(lambda: leader.admission is not None and leader._scheduler is SchedulerName.GANG, "it leads again")
-    assert await objects(office) == {"j-foreign"}, "not made by a Manager"
+    assert await objects(harness) == {"j-foreign"}, "not made by a Manager"
 
 
 async def test_objects_are_left_alone_without_the_engines_api_or_the_rights_to_it() -> None:
@@ -249,13 +251,13 @@ async def test_objects_are_left_alone_without_the_engines_api_or_the_rights_to_i
 
 
 async def test_owner_reads_that_the_engine_does_not_take_the_job(
-    leader: Acting, office: Office, monkeypatch: pytest.MonkeyPatch
+    leader: Leader, harness: ManagerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ConfigMapEngine, "objects", _refused)
     job = wants()
     await leader.ask(job)
     words = "Kueue does not take this job now. It keeps its place, and is offered again and again."
-    await until(lambda: leader.service.explainer.why(leader.record(job).job, office.clock()) == words, "it reads so")
+    await until(lambda: leader.service.explainer.why(leader.record(job).job, harness.clock()) == words, "it reads so")
 
 
 def _refused(self: ConfigMapEngine, job: Job, cluster: ClusterConfig, observed: Observed) -> tuple[EngineObject, ...]:
@@ -264,38 +266,40 @@ def _refused(self: ConfigMapEngine, job: Job, cluster: ClusterConfig, observed: 
 
 
 @pytest.fixture
-async def placing(office: Office, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Acting]:
+async def placing(harness: ManagerHarness, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Leader]:
     """A Manager with this engine as one that places pods which are made at once."""
     monkeypatch.setitem(schedulers._ENGINES, SchedulerName.VOLCANO, ConfigMapEngine())
-    with (office.folder / "cluster.yaml").open("a") as file:
+    with (harness.folder / "cluster.yaml").open("a") as file:
         file.write("scheduler: {name: volcano}\n")
-    async with office.manager() as made:
+    async with harness.manager() as made:
         yield made
 
 
-async def test_pods_are_made_after_the_objects_of_an_engine_that_places_them(placing: Acting, office: Office) -> None:
+async def test_pods_are_made_after_the_objects_of_an_engine_that_places_them(
+    placing: Leader, harness: ManagerHarness
+) -> None:
     job = wants(gpus=4)
     answer = await placing.ask(job)
-    assert (answer.decision, await objects(office)) == ("admit", {job.job})
+    assert (answer.decision, await objects(harness)) == ("admit", {job.job})
     desk = placing.service
     assert await desk.leave_in_cluster(job.job, job.user) is None  # no pod is known yet
-    await office.make_pod(job)
+    await harness.make_pod(job)
     await placing.until_reason(job, "pod-seen")
     assert await desk.leave_in_cluster(job.job, "somebody else") is None
     assert await desk.leave_in_cluster(job.job, job.user)
-    await say(office, job, "short")
+    await say(harness, job, "short")
     await until(lambda: desk.pending(job.user)[0].position == 0, "it waits in the cluster")
     await until(lambda: desk.explainer.explain(placing.record(job)).sentence == "Too little is free.", "it says why")
     later = replace(job, nonce="another start's")
     placing.hub_starts(later)
-    await say(office, job, "admitted")
+    await say(harness, job, "admitted")
     await placing.until_reason(job, "rejoined")
     assert (await placing.ask(later)).pods_exist  # once more, because an answer may be lost
     assert desk.pending(job.user) == []
 
 
 async def test_job_is_refused_if_the_engines_objects_cannot_be_made(
-    placing: Acting, office: Office, monkeypatch: pytest.MonkeyPatch
+    placing: Leader, harness: ManagerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ConfigMapEngine, "objects", _refused)
     job = wants(gpus=4)

@@ -55,16 +55,16 @@ def test_a_lifetime_is_an_end_where_jobs_are_stopped(dry_run: bool) -> None:
 
 async def has_ended(portal: Portal, hours: int, count: int = LEAST_RUNS) -> None:
     """So many jobs of this Manager ran for so long."""
-    store = await asyncio.to_thread(Database.open, portal.office.db_url)
+    store = await asyncio.to_thread(Database.open, portal.harness.db_url)
     await write_past(store, *[Past(f"Q0 R0 E{hours}", noon=datetime.now(UTC) - timedelta(days=3))] * count)
     await store.close()
 
 
 async def estimate(portal: Portal, **more: float) -> StartTimeEstimator:
     """One round, as the Manager makes one twice a minute."""
-    acting = portal.served.acting
-    desk = acting.service
-    made = StartTimeEstimator(desk.store, acting.repository, desk.explainer, lambda: acting.settings, **more)  # type: ignore[arg-type]
+    leader = portal.served.leader
+    desk = leader.service
+    made = StartTimeEstimator(desk.store, leader.repository, desk.explainer, lambda: leader.settings, **more)  # type: ignore[arg-type]
     await made.refresh()
     return made
 
@@ -75,7 +75,7 @@ async def test_who_waits_reads_between_which_times_where_such_jobs_differ(portal
     await has_ended(portal, 5)
     await portal.runs(wants("holder", gpus=8))
     waits = await portal.waits(wants("alice"))
-    explainer = portal.served.acting.service.explainer
+    explainer = portal.served.leader.service.explainer
     await until(lambda: waits.job in explainer.estimates, "the Manager has estimated it")
     basis = "an estimate from how long 20 such jobs ran"
     said = rf"It starts probably between \d\d:\d\d UTC and \d\d:\d\d UTC ; {basis}\."

@@ -11,7 +11,7 @@ from dlspawner.core.job import JobState
 from dlspawner.core.units import GPU
 from dlspawner.manager.admission.explain import QueueStatus
 from dlspawner.manager.model.notice import NoticeKind
-from tests.component.manager.manager_harness import Office, until, wants
+from tests.component.manager.manager_harness import ManagerHarness, until, wants
 from tests.unit.core.factories import queues
 
 LESS, LENT = Alternative("a100", 2 * GPU, False), Alternative("a100", 4 * GPU, True)
@@ -35,9 +35,9 @@ def test_fewer_gpus_of_the_same_type_keep_the_place(
     assert (status.keeps_place, status.loses_place) == (keeps, loses)
 
 
-async def test_user_who_was_blocked_meanwhile_reads_it(office: Office) -> None:
-    teams, waits = office.folder / "teams.yaml", wants(gpus=8)
-    async with office.manager() as leader:
+async def test_user_who_was_blocked_meanwhile_reads_it(harness: ManagerHarness) -> None:
+    teams, waits = harness.folder / "teams.yaml", wants(gpus=8)
+    async with harness.manager() as leader:
         await leader.ask(wants("holder", gpus=1))
         assert (await leader.ask(waits)).decision == "wait"
         teams.write_text(f"{teams.read_text()}\nblocked: [alice]\n")
@@ -49,24 +49,26 @@ async def test_user_who_was_blocked_meanwhile_reads_it(office: Office) -> None:
         assert status.sentence == "You can not start jobs here; ask an administrator why."
 
 
-async def test_job_that_has_ended_since_it_was_read_has_no_reason_to_wait(office: Office) -> None:
+async def test_job_that_has_ended_since_it_was_read_has_no_reason_to_wait(harness: ManagerHarness) -> None:
     request = wants()
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
         pod = await leader.run_job(request)
         running = leader.record(request).job
-        await office.delete(pod, grace=0)
+        await harness.delete(pod, grace=0)
         await leader.until_state(request, JobState.ENDED)
-        assert leader.service.explainer.why(running, office.clock()) == ""
+        assert leader.service.explainer.why(running, harness.clock()) == ""
 
 
 @pytest.mark.parametrize("asks_for_less", [False, True])
-async def test_user_reads_that_the_quota_is_too_low_until_it_is_enough(office: Office, asks_for_less: bool) -> None:
+async def test_user_reads_that_the_quota_is_too_low_until_it_is_enough(
+    harness: ManagerHarness, asks_for_less: bool
+) -> None:
     waits = wants(gpus=8)
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
         await leader.ask(wants("holder", gpus=4))
         assert (await leader.ask(waits)).decision == "wait"
         assert leader.notices() == []
-        office.set_quota(4)
+        harness.set_quota(4)
         await until(leader.notices, "it is told")
         [notice] = leader.notices()
         assert notice.kind is NoticeKind.CANNOT_START
@@ -75,6 +77,6 @@ async def test_user_reads_that_the_quota_is_too_low_until_it_is_enough(office: O
             assert (await leader.ask(wants(gpus=2, job=waits.job))).decision == "wait"
             assert leader.notices() == []
     if not asks_for_less:
-        office.set_quota(8)
-        async with office.manager() as leader:
+        harness.set_quota(8)
+        async with harness.manager() as leader:
             await until(lambda: not leader.notices(), "it is withdrawn")

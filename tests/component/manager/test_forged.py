@@ -11,7 +11,7 @@ from tests.component.manager.addresses import PREFIX, addresses
 from tests.component.manager.manager_harness import wants
 from tests.component.manager.portals import Portal, proxied
 from tests.component.manager.test_hostile import path
-from tests.component.manager.test_page import Browser
+from tests.component.manager.test_ssh_keys_page import Browser
 
 # What browsers say of a page of another site, beside its cookies.
 ELSEWHERE = (
@@ -30,10 +30,10 @@ async def test_nothing_is_changed_for_a_browser_without_its_pages_value(portal: 
     answers: dict[str, int] = {}
 
     def send() -> None:
-        browser = Browser(portal.world, person)
-        assert browser.session.get(f"{portal.world.public}{PREFIX}", timeout=30).status_code == 200
+        browser = Browser(portal.real_hub, person)
+        assert browser.session.get(f"{portal.real_hub.public}{PREFIX}", timeout=30).status_code == 200
         for address in CHANGES:
-            url = f"{portal.world.public}{PREFIX}{path(address, job.job, person)}"
+            url = f"{portal.real_hub.public}{PREFIX}{path(address, job.job, person)}"
             for data in ({}, {"_xsrf": "2|00000000|00000000000000000000000000000000|0"}):
                 answer = browser.session.request(
                     address.method, url, data=data, headers={"Sec-Fetch-Mode": "cors"}, timeout=30
@@ -42,13 +42,13 @@ async def test_nothing_is_changed_for_a_browser_without_its_pages_value(portal: 
                 assert answer.status_code in {401, 403}, (str(address), answer.text)
         (value,) = {one.value or "" for one in browser.session.cookies if one.name == "_xsrf" and PREFIX in one.path}
         for address, said in itertools.product(CHANGES, ELSEWHERE):
-            url = f"{portal.world.public}{PREFIX}{path(address, job.job, person)}"
+            url = f"{portal.real_hub.public}{PREFIX}{path(address, job.job, person)}"
             answer = browser.session.request(address.method, url, data={"_xsrf": value}, headers=said, timeout=30)
             assert answer.status_code in {401, 403}, (str(address), said, answer.text)
         kept = requests.post(
-            f"{portal.world.public}{PREFIX}jobs/{job.job}/stop",
+            f"{portal.real_hub.public}{PREFIX}jobs/{job.job}/stop",
             data={"_xsrf": value},
-            headers={"Origin": portal.world.public},
+            headers={"Origin": portal.real_hub.public},
             cookies=browser.session.cookies,
             timeout=30,
             allow_redirects=False,

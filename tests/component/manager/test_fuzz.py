@@ -34,11 +34,11 @@ from dlspawner.manager.model.notice import NoticeKind
 from dlspawner.manager.state.notify import post
 from tests.component.manager import described
 from tests.component.manager.addresses import PREFIX, Address, addresses
-from tests.component.manager.manager_harness import NAMESPACE, Acting, wants
-from tests.component.manager.noticing import offices, serving
+from tests.component.manager.manager_harness import NAMESPACE, Leader, wants
+from tests.component.manager.noticing import harnesses, serving
 from tests.component.manager.portals import Portal, equip
-from tests.component.manager.test_page import make_key
-from tests.component.manager.world import World
+from tests.component.manager.real_hub import RealHub
+from tests.component.manager.test_ssh_keys_page import make_key
 
 pytestmark = pytest.mark.slow
 
@@ -182,17 +182,17 @@ class Target:
 
 async def make_target(portal: Portal) -> Target:
     """The victim has a key, a running and a queued job; bob has a running job, whose token is used."""
-    world = portal.world
+    real_hub = portal.real_hub
     await portal.runs(wants(VICTIM, 6, server=SERVER))
     queued = await portal.waits(wants(VICTIM, 4, server=f"{SERVER}-queued"))
     await portal.runs(wants("bob", 0, server="bobs-server"))
     people = {"bob": "bob", "lars": "lars", "victim": VICTIM, "admin": "root-admin"}
     tokens = {
-        **{sender: await asyncio.to_thread(world.token, name) for sender, name in people.items()},
-        **{"anonymous": None, "hub": derive_hub_token(world.tokens["manager"])},
-        **{"gateway": world.tokens["gateway"], "other": world.tokens["other"]},
-        "small": await asyncio.to_thread(world.token, "bob", ("access:services!service=jobs",)),
-        "job": await asyncio.to_thread(world.server_token, "bob", "bobs-server"),
+        **{sender: await asyncio.to_thread(real_hub.token, name) for sender, name in people.items()},
+        **{"anonymous": None, "hub": derive_hub_token(real_hub.tokens["manager"])},
+        **{"gateway": real_hub.tokens["gateway"], "other": real_hub.tokens["other"]},
+        "small": await asyncio.to_thread(real_hub.token, "bob", ("access:services!service=jobs",)),
+        "job": await asyncio.to_thread(real_hub.server_token, "bob", "bobs-server"),
     }
     target = Target(portal, asyncio.get_running_loop(), tokens, queued.job)
     headers = {"Authorization": f"token {tokens['victim']}"}
@@ -202,33 +202,35 @@ async def make_target(portal: Portal) -> Target:
     return target
 
 
-async def decides(acting: Acting, user: str) -> None:
-    assert (await acting.ask(wants(user, 0))).decision == "admit"
-    assert (await acting.ask(wants(user, 9, server="too-large"))).decision == "refuse"
+async def decides(leader: Leader, user: str) -> None:
+    assert (await leader.ask(wants(user, 0))).decision == "admit"
+    assert (await leader.ask(wants(user, 9, server="too-large"))).decision == "refuse"
 
 
-async def serve(folder: Path, world: World, ready: threading.Event, over: threading.Event, made: list[Target]) -> None:
+async def serve(
+    folder: Path, real_hub: RealHub, ready: threading.Event, over: threading.Event, made: list[Target]
+) -> None:
     """The Manager until `over` is set; then its successor, which reads all that this one wrote."""
-    async with offices(folder, f"sqlite:///{folder / 'm.sqlite'}") as office:
-        await equip(office)
-        async with serving(office, world) as served:
-            made.append(await make_target(Portal(office, served, world)))
+    async with harnesses(folder, f"sqlite:///{folder / 'm.sqlite'}") as harness:
+        await equip(harness)
+        async with serving(harness, real_hub) as served:
+            made.append(await make_target(Portal(harness, served, real_hub)))
             ready.set()
             await asyncio.to_thread(over.wait)
-            await decides(served.acting, "carol")
+            await decides(served.leader, "carol")
         with closing(sqlite3.connect(folder / "m.sqlite")) as database:
             assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        async with office.manager() as successor:
+        async with harness.manager() as successor:
             await decides(successor, "dave")
 
 
 @pytest.fixture(scope="module")
-def target(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+def target(real_hub: RealHub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     folder, ready, over = tmp_path_factory.mktemp("fuzz"), threading.Event(), threading.Event()
     made: list[Target] = []
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as thread:
         patch.setenv("KUBECONFIG", str(folder / "cluster" / "kubeconfig"))
-        running = thread.submit(lambda: asyncio.run(serve(folder, world, ready, over, made)))
+        running = thread.submit(lambda: asyncio.run(serve(folder, real_hub, ready, over, made)))
         running.add_done_callback(lambda _: ready.set())
         ready.wait(120)
         try:
@@ -256,14 +258,14 @@ def existing(target: Target, address: Address) -> Iterator[Existing]:
     servers = [(user, f"{name}-{ALL.index(address)}") for user, name in ((VICTIM, SERVER), ("bob", "bobs-server"))]
     yield target.do(make_existing(target, servers))
     for user, server in servers:
-        target.do(target.portal.office.cluster.delete(PODS, f"jupyter-{user}--{server}", NAMESPACE, grace=0))
+        target.do(target.portal.harness.cluster.delete(PODS, f"jupyter-{user}--{server}", NAMESPACE, grace=0))
 
 
 async def make_existing(target: Target, servers: list[tuple[str, str]]) -> Existing:
-    store = target.portal.served.book
+    store = target.portal.served.store
     victims, bobs = [(await target.portal.runs(wants(user, 0, server=server))).job for user, server in servers]
     notice = await store.transact(
-        lambda turn: post(turn, store.records[bobs].job, NoticeKind.IDLE, "Unused.", keep=True)
+        lambda transaction: post(transaction, store.records[bobs].job, NoticeKind.IDLE, "Unused.", keep=True)
     )
     return Existing([victims, target.queued, bobs], notice.id)
 

@@ -60,7 +60,7 @@ def test_plot_of_many_users_groups_the_smallest_as_others() -> None:
 
 async def fill(portal: Portal, days: int = 20) -> None:
     """Hours of three users, one with a hostile name; free GPUs, some unschedulable or fragmented."""
-    store = portal.served.acting.repository._database
+    store = portal.served.leader.repository._database
     noon = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
     past = [
         one
@@ -149,10 +149,10 @@ async def test_tables_and_json_have_the_same_hours(portal: Portal) -> None:
 async def test_cluster_history_tells_use_queue_and_waits_by_hour(portal: Portal) -> None:
     noon = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=30)
     past = [Past("Q0 T1 R1 E3", "alice", "default", 4, noon=noon), Past("Q0.5 T1 E2", "bob", "default", 2, noon=noon)]
-    await portal.served.acting.repository._database.write(lambda connection: put_past(connection, *past))
+    await portal.served.leader.repository._database.write(lambda connection: put_past(connection, *past))
     body = (await portal.read("alice", "cluster/history")).body
     at = [f"{noon + timedelta(hours=number):%Y-%m-%dT%H:%MZ}" for number in range(3)]
-    total = sum(one.gpus[0].total for one in node_statuses(portal.served.book.cluster_state)) // GPU
+    total = sum(one.gpus[0].total for one in node_statuses(portal.served.store.cluster_state)) // GPU
     use = {at[1]: 600 / total, at[2]: 400 / total}
     assert cells(body, "types") == pytest.approx({(hour, "GPU"): value for hour, value in use.items()}, abs=0.05)
     assert cells(body, "nodes") == pytest.approx({(hour, "gpu-1"): value for hour, value in use.items()}, abs=0.05)
@@ -164,7 +164,7 @@ async def test_long_table_has_the_users_with_most_hours_and_a_link_to_all(portal
     noon = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0) - timedelta(days=1)
     users = MOST_ROWS + 2
     past = [Past("T0 R0 E1", f"p{number:04}", "default", number + 1, noon=noon) for number in range(users)]
-    await portal.served.acting.repository._database.write(lambda connection: put_past(connection, *past))
+    await portal.served.leader.repository._database.write(lambda connection: put_past(connection, *past))
     page = await portal.read("root-admin", "history?by=user")
     table = re.search('<table [^>]*id="totals">.*?</table>', page.body, re.DOTALL)
     assert table is not None

@@ -174,7 +174,7 @@ async def test_maxima_are_of_one_pod_and_name_processes_only_where_an_exporter_d
 
 @pytest.fixture
 def portal(portal: Portal, prometheus: PrometheusClient) -> Portal:
-    portal.served.acting.prometheus = prometheus
+    portal.served.leader.prometheus = prometheus
     return portal
 
 
@@ -185,11 +185,11 @@ async def ask_usage(portal: Portal, user: str, job: str, query: str = "") -> tup
 @pytest.fixture
 async def job(portal: Portal) -> str:
     """Alice's job, which has been running for half an hour according to its record."""
-    question, store = await portal.runs(wants("alice", gpus=2, server="train")), portal.served.book
+    question, store = await portal.runs(wants("alice", gpus=2, server="train")), portal.served.store
     await until(lambda: store.records[question.job].job.state is JobState.RUNNING, "it runs")
     known = store.records[question.job]
     earlier = replace(known, job=replace(known.job, started=datetime.now(UTC) - timedelta(minutes=30)))
-    await store.transact(lambda turn: turn.write(earlier, EventReason.QUEUED))
+    await store.transact(lambda transaction: transaction.write(earlier, EventReason.QUEUED))
     return question.job
 
 
@@ -222,11 +222,11 @@ async def test_usage_page_has_charts_of_a_table(portal: Portal, job: str) -> Non
 
 
 async def test_pods_are_annotated_when_the_file_says_so_and_a_maximum_has_grown(portal: Portal, job: str) -> None:
-    store, acting = portal.served.book, portal.served.acting
-    writer = ProfileWriter(store, portal.office.cluster, acting.prometheus, acting.culler.evidence.namespaces)  # type: ignore[union-attr]
+    store, leader = portal.served.store, portal.served.leader
+    writer = ProfileWriter(store, portal.harness.cluster, leader.prometheus, leader.culler.evidence.namespaces)  # type: ignore[union-attr]
 
     async def read() -> dict[str, str]:
-        pod = await portal.office.cluster.get(PODS, "jupyter-alice--train", NAMESPACE)
+        pod = await portal.harness.cluster.get(PODS, "jupyter-alice--train", NAMESPACE)
         told = pod["metadata"].get("annotations") or {}
         return {key.partition("/")[2]: one for key, one in told.items() if key.startswith(ANNOTATIONS)}
 
@@ -236,17 +236,17 @@ async def test_pods_are_annotated_when_the_file_says_so_and_a_maximum_has_grown(
     await writer.run_once()
     first = await read()
     assert (first["max_gpu_util"], first["max_gpu_mem_mb"]) == ("100.0", "2147.48")
-    portal.office.clock.moved += timedelta(minutes=1)
+    portal.harness.clock.moved += timedelta(minutes=1)
     await writer.run_once()
     assert await read() == first, "nothing has grown"
 
 
 async def test_page_says_that_there_is_no_prometheus_or_no_answer(portal: Portal, job: str) -> None:
-    portal.served.acting.prometheus = None
+    portal.served.leader.prometheus = None
     page = await portal.read("alice", f"jobs/{job}/usage")
     assert (page.status, NO_PROMETHEUS in page.text) == (200, True)
     assert (await ask_usage(portal, "alice", job))[0] == 501
-    away = portal.served.acting.prometheus = PrometheusClient("http://127.0.0.1:9")
+    away = portal.served.leader.prometheus = PrometheusClient("http://127.0.0.1:9")
     page = await portal.read("alice", f"jobs/{job}/usage")
     assert "Prometheus does not answer" in page.text
     assert (await ask_usage(portal, "alice", job))[0] == 503

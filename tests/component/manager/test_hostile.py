@@ -27,7 +27,7 @@ from tests.component.manager.addresses import Address, addresses
 from tests.component.manager.manager_harness import wants
 from tests.component.manager.noticing import job_of
 from tests.component.manager.portals import TEAMS, Portal
-from tests.component.manager.test_page import make_key
+from tests.component.manager.test_ssh_keys_page import make_key
 
 PAGES = [
     one
@@ -90,8 +90,10 @@ async def hostile(portal: Portal, person: str) -> str:
     mine = JobRecord(replace(job_of(person, name, 4), state=JobState.QUEUED))
     portal.knows(person, name)  # first: whose server the Hub does not know does not wait for long
     for record in (stopped, waits, mine):
-        await portal.served.book.transact(lambda turn, one=record: turn.write(one, EventReason.QUEUED, HOSTILE))  # type: ignore[misc]
-    token = await asyncio.to_thread(portal.world.token, person)
+        await portal.served.store.transact(
+            lambda transaction, one=record: transaction.write(one, EventReason.QUEUED, HOSTILE)
+        )  # type: ignore[misc]
+    token = await asyncio.to_thread(portal.real_hub.token, person)
     headers, key = {"Authorization": f"token {token}"}, {"key": make_key(HOSTILE)}
     async with aiohttp.ClientSession(headers=headers) as session:
         async with session.post(f"{portal.served.url}/api/keys", json=key) as answer:
@@ -107,7 +109,7 @@ async def walk(portal: Portal, person: str, paths: list[Address], params: dict[s
     ids = [await hostile(portal, person), *(job_of(number=number).id for number in (2, 4))]
     quoted = requests.utils.quote(f"{HOSTILE}/é"[:200], safe="")
     for user in (person, "root-admin", "vera"):
-        token = await asyncio.to_thread(portal.world.token, user)
+        token = await asyncio.to_thread(portal.real_hub.token, user)
         async with aiohttp.ClientSession(headers={"Authorization": f"token {token}"}) as session:
             for address in paths:
                 for job in ids if "{id}" in address.path else ids[:1]:
@@ -154,8 +156,8 @@ async def away(*_: object) -> None:
 
 
 async def test_no_error_page_runs_anything(portal: Portal, person: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    token = await asyncio.to_thread(portal.world.token, person)
-    monkeypatch.setattr(portal.served.acting, "admission", None)
+    token = await asyncio.to_thread(portal.real_hub.token, person)
+    monkeypatch.setattr(portal.served.leader, "admission", None)
     monkeypatch.setattr(HubOAuthenticated, "get_current_user", broken)  # it would block the Manager on the Hub
     monkeypatch.setattr(approvals.ApprovalsPage, "get", broken)
     monkeypatch.setattr(portal.served.manager.database, "keys", away)

@@ -26,7 +26,7 @@ from dlspawner.manager.db.tables import idle_periods
 from dlspawner.manager.model.activity import SshSessionReport
 from dlspawner.manager.model.notice import NoticeKind
 from tests.component.manager import metrics, quota
-from tests.component.manager.manager_harness import NAMESPACE, Acting, Office, pod_of, until, wants
+from tests.component.manager.manager_harness import NAMESPACE, Leader, ManagerHarness, pod_of, until, wants
 from tests.component.manager.metrics import Gpu
 
 WINDOW = 1000
@@ -52,77 +52,79 @@ def prometheus_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-async def office(office: Office, prometheus_url: str) -> AsyncIterator[Office]:
-    with (office.folder / "cluster.yaml").open("a") as file:
+async def harness(harness: ManagerHarness, prometheus_url: str) -> AsyncIterator[ManagerHarness]:
+    with (harness.folder / "cluster.yaml").open("a") as file:
         file.write(CULLING % WINDOW)
-    office.prometheus = PrometheusClient(prometheus_url)
-    prometheus = office.prometheus
-    yield office
+    harness.prometheus = PrometheusClient(prometheus_url)
+    prometheus = harness.prometheus
+    yield harness
     await prometheus.close()
 
 
-async def run(office: Office, acting: Acting, user: str, gpus: int = 2, **more: Any) -> AdmissionRequest:
+async def run(harness: ManagerHarness, leader: Leader, user: str, gpus: int = 2, **more: Any) -> AdmissionRequest:
     """A running job that has just been used."""
     question = wants(user, gpus, **more)
-    await acting.run_job(question)
-    office.hub.servers = {*(office.hub.servers or ()), (user, "")}
-    office.hub.used[user, ""] = office.clock()
+    await leader.run_job(question)
+    harness.hub.servers = {*(harness.hub.servers or ()), (user, "")}
+    harness.hub.used[user, ""] = harness.clock()
     return question
 
 
-def culler(acting: Acting) -> Culler:
-    assert acting.culler is not None
-    return acting.culler
+def culler(leader: Leader) -> Culler:
+    assert leader.culler is not None
+    return leader.culler
 
 
-async def after(office: Office, acting: Acting, seconds: float) -> None:
+async def after(harness: ManagerHarness, leader: Leader, seconds: float) -> None:
     """Evaluates all jobs so much later."""
-    office.clock.moved += timedelta(seconds=seconds)
-    await culler(acting).evaluate_all()
+    harness.clock.moved += timedelta(seconds=seconds)
+    await culler(leader).evaluate_all()
 
 
-def warning(acting: Acting, question: AdmissionRequest) -> str | None:
+def warning(leader: Leader, question: AdmissionRequest) -> str | None:
     """The text of the notice about idleness."""
-    notice = culler(acting).evidence.store.notices.pending((question.job, NoticeKind.IDLE))
+    notice = culler(leader).evidence.store.notices.pending((question.job, NoticeKind.IDLE))
     return notice.text if notice else None
 
 
-def cause(acting: Acting, question: AdmissionRequest) -> str:
+def cause(leader: Leader, question: AdmissionRequest) -> str:
     """Of that notice."""
-    notice = culler(acting).evidence.store.notices.pending((question.job, NoticeKind.IDLE))
+    notice = culler(leader).evidence.store.notices.pending((question.job, NoticeKind.IDLE))
     return notice.cause if notice else ""
 
 
-def keep_reason(acting: Acting, question: AdmissionRequest) -> Cause | None:
-    report = culler(acting).report
+def keep_reason(leader: Leader, question: AdmissionRequest) -> Cause | None:
+    report = culler(leader).report
     found = [one.decision for one in (report.judged if report else ()) if one.job.id == question.job]
     return found[0].why if found and isinstance(found[0], KeepJob) else None
 
 
-async def test_idle_gpus_are_warned_of_at_50_and_90_percent_and_then_stopped(office: Office, leader: Acting) -> None:
-    job = await run(office, leader, "idle")
-    await after(office, leader, 400)
+async def test_idle_gpus_are_warned_of_at_50_and_90_percent_and_then_stopped(
+    harness: ManagerHarness, leader: Leader
+) -> None:
+    job = await run(harness, leader, "idle")
+    await after(harness, leader, 400)
     assert warning(leader, job) is None
-    await after(office, leader, 150)
+    await after(harness, leader, 150)
     assert (warning(leader, job) or "").startswith("2 gpu GPUs unused for ")
     assert cause(leader, job).startswith("50 % since ")
-    await after(office, leader, 400)
+    await after(harness, leader, 400)
     assert cause(leader, job).startswith("90 % since ")
     assert leader.state(job) is JobState.RUNNING
-    await after(office, leader, 110)
+    await after(harness, leader, 110)
     assert leader.state(job) is JobState.STOPPING
     assert "idle" in await leader.reasons(job)
     assert "“Start again” starts it with the same options" in (await leader.stop_of(job)).message
 
 
-async def test_idle_periods_are_written_down(office: Office, leader: Acting) -> None:
-    job = await run(office, leader, "idle")
-    started, found = office.clock(), []
+async def test_idle_periods_are_written_down(harness: ManagerHarness, leader: Leader) -> None:
+    job = await run(harness, leader, "idle")
+    started, found = harness.clock(), []
     for seconds in (200, 200, 200):
-        await after(office, leader, seconds)
-    office.hub.used["idle", ""] = used = office.clock()
+        await after(harness, leader, seconds)
+    harness.hub.used["idle", ""] = used = harness.clock()
     for seconds in (0, 100, 400):
-        await after(office, leader, seconds)
+        await after(harness, leader, seconds)
         rows = await leader.repository.read(lambda connection: connection.execute(select(idle_periods)).all())
         found.append([(row.job, row.until) for row in rows])
         assert abs(rows[0].since - started) < timedelta(seconds=60)
@@ -132,7 +134,7 @@ async def test_idle_periods_are_written_down(office: Office, leader: Acting) -> 
     assert again._idle == {job.job: used}, "after a restart"
 
 
-async def test_busy_gpu_of_a_further_pod_keeps_the_job(office: Office, leader: Acting) -> None:
+async def test_busy_gpu_of_a_further_pod_keeps_the_job(harness: ManagerHarness, leader: Leader) -> None:
     request = wants("pair")
     each = {"cpu": "50m", "memory": "64Mi", "nvidia.com/gpu": "1"}
     pods = pod_set.PodSet((pod_set.Role("chief", 1, each), pod_set.Role("worker", 1, each)))
@@ -142,10 +144,10 @@ async def test_busy_gpu_of_a_further_pod_keeps_the_job(office: Office, leader: A
     await leader.ask(replace(request, pods=tuple(map(strip_manifest, manifests)), nonce=signed))
     for manifest in manifests:
         manifest["spec"]["schedulerName"] = "tests"
-        await office.bind(await office.cluster.create(PODS, manifest, NAMESPACE))
+        await harness.bind(await harness.cluster.create(PODS, manifest, NAMESPACE))
     await until(lambda: leader.state(request) is JobState.RUNNING, "it runs")
-    office.hub.servers, office.hub.used["pair", ""] = {("pair", "")}, office.clock()
-    await after(office, leader, WINDOW + 100)
+    harness.hub.servers, harness.hub.used["pair", ""] = {("pair", "")}, harness.clock()
+    await after(harness, leader, WINDOW + 100)
     assert keep_reason(leader, request) is Cause.USED
 
 
@@ -155,118 +157,122 @@ async def test_busy_gpu_of_a_further_pod_keeps_the_job(office: Office, leader: A
     ids=["a GPU that works now and then", "metrics of one GPU of two"],
 )
 async def test_used_or_partly_unknown_gpus_keep_the_job(
-    office: Office, leader: Acting, user: str, cause: Cause
+    harness: ManagerHarness, leader: Leader, user: str, cause: Cause
 ) -> None:
-    job = await run(office, leader, user)
+    job = await run(harness, leader, user)
     for _ in range(6):
-        await after(office, leader, 400)
+        await after(harness, leader, 400)
     assert (leader.state(job), keep_reason(leader, job)) == (JobState.RUNNING, cause)
     assert warning(leader, job) is None
 
 
-async def test_without_prometheus_no_gpu_job_is_stopped(office: Office) -> None:
-    office.prometheus = None
-    async with office.manager() as acting:
-        with_gpus, without = await run(office, acting, "idle"), await run(office, acting, "plain", gpus=0)
+async def test_without_prometheus_no_gpu_job_is_stopped(harness: ManagerHarness) -> None:
+    harness.prometheus = None
+    async with harness.manager() as leader:
+        with_gpus, without = await run(harness, leader, "idle"), await run(harness, leader, "plain", gpus=0)
         for seconds in (550, 400, 110):
-            await after(office, acting, seconds)
-        assert acting.state(with_gpus) is JobState.RUNNING
-        assert acting.state(without) is JobState.STOPPING
-        report = culler(acting).report
+            await after(harness, leader, seconds)
+        assert leader.state(with_gpus) is JobState.RUNNING
+        assert leader.state(without) is JobState.STOPPING
+        report = culler(leader).report
         assert report is not None
         assert report.gpus_unknown == NO_PROMETHEUS
 
 
-async def test_unavailable_prometheus_stops_nothing(office: Office, tmp_path: Path) -> None:
+async def test_unavailable_prometheus_stops_nothing(harness: ManagerHarness, tmp_path: Path) -> None:
     folder = tmp_path / "prometheus"
     folder.mkdir()
     with metrics.measuring(folder, HISTORY[:2]) as url:
-        office.prometheus = PrometheusClient(url)
-        async with office.manager() as acting:
-            job = await run(office, acting, "idle")
-            await after(office, acting, 550)
-            assert warning(acting, job) is not None
-    async with office.manager() as acting:
+        harness.prometheus = PrometheusClient(url)
+        async with harness.manager() as leader:
+            job = await run(harness, leader, "idle")
+            await after(harness, leader, 550)
+            assert warning(leader, job) is not None
+    async with harness.manager() as leader:
         for _ in range(4):
-            await after(office, acting, 400)
-        assert keep_reason(acting, job) is Cause.UNKNOWN
-        assert acting.state(job) is JobState.RUNNING
-    await office.prometheus.close()
+            await after(harness, leader, 400)
+        assert keep_reason(leader, job) is Cause.UNKNOWN
+        assert leader.state(job) is JobState.RUNNING
+    await harness.prometheus.close()
 
 
-async def test_busy_kernel_withdraws_the_warning(office: Office, leader: Acting) -> None:
-    job = await run(office, leader, "idle")
-    await after(office, leader, 550)
+async def test_busy_kernel_withdraws_the_warning(harness: ManagerHarness, leader: Leader) -> None:
+    job = await run(harness, leader, "idle")
+    await after(harness, leader, 550)
     assert warning(leader, job) is not None
     assert culler(leader).evidence.store.cluster_state.jobs[job.job].idle, "preemption chooses it first"
     assert culler(leader).report_kernels("idle", "", True, None)
-    await after(office, leader, 5)
+    await after(harness, leader, 5)
     assert warning(leader, job) is None
     assert keep_reason(leader, job) is Cause.USED
     assert not culler(leader).evidence.store.cluster_state.jobs[job.job].idle, "it is no first victim any more"
 
 
-def offer_ssh(office: Office) -> None:
+def offer_ssh(harness: ManagerHarness) -> None:
     endpoints = [{"name": "ssh", "port": 2222, "protocol": "ssh"}]
-    (office.folder / "jobs" / "tiny.yaml").write_text(json.dumps({**quota.TEMPLATE, "endpoints": endpoints}))
+    (harness.folder / "jobs" / "tiny.yaml").write_text(json.dumps({**quota.TEMPLATE, "endpoints": endpoints}))
 
 
 @pytest.mark.parametrize(("gateway", "forgotten"), [("gateway-1", False), ("gateway-2", True)])
-async def test_time_without_reports_of_any_gateway_counts_as_use(office: Office, gateway: str, forgotten: bool) -> None:
-    offer_ssh(office)
-    async with office.manager() as acting:
-        job = await run(office, acting, "idle")
-        await culler(acting).report_ssh("gateway-1", [])
-    office.clock.moved += timedelta(seconds=700)
-    async with office.manager() as acting:
-        await culler(acting).report_ssh(gateway, [])
-        await culler(acting).evaluate_all()
-        assert (warning(acting, job) is None) is forgotten
+async def test_time_without_reports_of_any_gateway_counts_as_use(
+    harness: ManagerHarness, gateway: str, forgotten: bool
+) -> None:
+    offer_ssh(harness)
+    async with harness.manager() as leader:
+        job = await run(harness, leader, "idle")
+        await culler(leader).report_ssh("gateway-1", [])
+    harness.clock.moved += timedelta(seconds=700)
+    async with harness.manager() as leader:
+        await culler(leader).report_ssh(gateway, [])
+        await culler(leader).evaluate_all()
+        assert (warning(leader, job) is None) is forgotten
 
 
-async def run_with_logs(office: Office, acting: Acting, user: str, template: str, log_dir: str) -> AdmissionRequest:
+async def run_with_logs(
+    harness: ManagerHarness, leader: Leader, user: str, template: str, log_dir: str
+) -> AdmissionRequest:
     """A running job without GPUs, whose logs are there."""
     question = wants(user, 0, server=template, template=template)
-    assert (await acting.ask(question)).decision == "admit"
+    assert (await leader.ask(question)).decision == "admit"
     told = {"user": user, "server": template, "team": "default", "log-dir": log_dir}
     annotations = {f"dlspawner.dev/{name}": value for name, value in told.items()}
     annotations[naming.NONCE_ANNOTATION] = question.nonce
-    pod = await office.make_pod(question, name=f"jupyter-{user}--{template}", annotations=annotations)
-    await office.bind(pod)
-    await acting.until_state(question, JobState.RUNNING)
-    office.hub.servers = {*(office.hub.servers or ()), (user, template)}
+    pod = await harness.make_pod(question, name=f"jupyter-{user}--{template}", annotations=annotations)
+    await harness.bind(pod)
+    await leader.until_state(question, JobState.RUNNING)
+    harness.hub.servers = {*(harness.hub.servers or ()), (user, template)}
     return question
 
 
-async def test_board_is_used_while_a_job_of_its_user_writes_the_logs_that_it_shows(office: Office) -> None:
+async def test_board_is_used_while_a_job_of_its_user_writes_the_logs_that_it_shows(harness: ManagerHarness) -> None:
     board = {**quota.TEMPLATE, "idle": {"counts": ["http"]}}
-    (office.folder / "jobs" / "board.yaml").write_text(json.dumps(board))
-    async with office.manager() as acting:
-        shown = await run_with_logs(office, acting, "ann", "board", "/home/ann/runs")
-        writes = await run_with_logs(office, acting, "ann", "tiny", "/home/ann/runs/first")
-        foreign = await run_with_logs(office, acting, "dan", "board", "/home/ann/runs")
-        await after(office, acting, 950)
-        assert keep_reason(acting, shown) is Cause.USED
-        assert warning(acting, foreign) is not None, "the logs are another user's"
-        await office.cluster.delete(PODS, "jupyter-ann--tiny", NAMESPACE, grace=0)
-        await acting.until_state(writes, JobState.ENDED)
-        await after(office, acting, 950)
-        assert warning(acting, shown) is not None
+    (harness.folder / "jobs" / "board.yaml").write_text(json.dumps(board))
+    async with harness.manager() as leader:
+        shown = await run_with_logs(harness, leader, "ann", "board", "/home/ann/runs")
+        writes = await run_with_logs(harness, leader, "ann", "tiny", "/home/ann/runs/first")
+        foreign = await run_with_logs(harness, leader, "dan", "board", "/home/ann/runs")
+        await after(harness, leader, 950)
+        assert keep_reason(leader, shown) is Cause.USED
+        assert warning(leader, foreign) is not None, "the logs are another user's"
+        await harness.cluster.delete(PODS, "jupyter-ann--tiny", NAMESPACE, grace=0)
+        await leader.until_state(writes, JobState.ENDED)
+        await after(harness, leader, 950)
+        assert warning(leader, shown) is not None
 
 
-async def test_job_of_a_removed_template_goes_on(office: Office, leader: Acting) -> None:
-    job = await run(office, leader, "plain", gpus=0, template="gone")
+async def test_job_of_a_removed_template_goes_on(harness: ManagerHarness, leader: Leader) -> None:
+    job = await run(harness, leader, "plain", gpus=0, template="gone")
     for _ in range(6):
-        await after(office, leader, 400)
+        await after(harness, leader, 400)
     assert (leader.state(job), keep_reason(leader, job)) == (JobState.RUNNING, Cause.UNKNOWN)
 
 
-async def test_keep_alive_has_a_limit(office: Office, leader: Acting) -> None:
-    job = await run(office, leader, "plain", gpus=0)
-    begun = office.clock()
+async def test_keep_alive_has_a_limit(harness: ManagerHarness, leader: Leader) -> None:
+    job = await run(harness, leader, "plain", gpus=0)
+    begun = harness.clock()
     kept = None
     for _ in range(12):
-        await after(office, leader, 300)
+        await after(harness, leader, 300)
         kept = await culler(leader).keep(leader.record(job))
         if kept.longest:
             break
@@ -277,42 +283,42 @@ async def test_keep_alive_has_a_limit(office: Office, leader: Acting) -> None:
     assert abs(kept.until - begun - timedelta(seconds=3000 + WINDOW)) < timedelta(seconds=60)
 
 
-async def test_dry_run_reports_and_stops_nothing(office: Office, caplog: pytest.LogCaptureFixture) -> None:
+async def test_dry_run_reports_and_stops_nothing(harness: ManagerHarness, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "dlspawner.manager")
-    file = office.folder / "cluster.yaml"
+    file = harness.folder / "cluster.yaml"
     file.write_text(file.read_text().replace("dry_run: false", "dry_run: true"))
-    async with office.manager() as acting:
-        job = await run(office, acting, "idle")
+    async with harness.manager() as leader:
+        job = await run(harness, leader, "idle")
         for seconds in (550, 400, 110, 10):
-            await after(office, acting, seconds)
-        assert (acting.state(job), warning(acting, job)) == (JobState.RUNNING, None)
-        report = culler(acting).report
+            await after(harness, leader, seconds)
+        assert (leader.state(job), warning(leader, job)) == (JobState.RUNNING, None)
+        report = culler(leader).report
         assert report is not None
         assert report.dry_run
         lines = [line for line in caplog.messages if line.startswith("dry run:")]
         assert len(lines) == 1
         assert f"job={job.job} user=idle server= would be stopped reason=idle" in lines[0]
-        kept = await culler(acting).keep(acting.record(job))
+        kept = await culler(leader).keep(leader.record(job))
         said = "Nothing stops this job for being unused: here it is only written down what would be stopped."
         assert (kept.sentence, kept.until, kept.longest) == (said, None, False)
 
 
-async def test_unavailable_hub_stops_nothing(office: Office, leader: Acting) -> None:
-    job = await run(office, leader, "plain", gpus=0)
-    await after(office, leader, 950)
-    office.hub.servers = None
+async def test_unavailable_hub_stops_nothing(harness: ManagerHarness, leader: Leader) -> None:
+    job = await run(harness, leader, "plain", gpus=0)
+    await after(harness, leader, 950)
+    harness.hub.servers = None
     with pytest.raises(Exception, match="there is none"):
-        await after(office, leader, 400)
+        await after(harness, leader, 400)
     assert leader.state(job) is JobState.RUNNING
 
 
-async def test_next_manager_knows_warnings_and_use(office: Office) -> None:
-    async with office.manager() as acting:
-        idle, used = await run(office, acting, "idle"), await run(office, acting, "plain", gpus=0)
-        await after(office, acting, 950)
-        await culler(acting).report_ssh("gateway-1", [SshSessionReport("plain", "", 0.0, open=False)])
-    office.clock.moved += timedelta(seconds=110)
-    async with office.manager() as acting:
-        await culler(acting).evaluate_all()
-        assert acting.state(idle) is JobState.STOPPING
-        assert acting.state(used) is JobState.RUNNING
+async def test_next_manager_knows_warnings_and_use(harness: ManagerHarness) -> None:
+    async with harness.manager() as leader:
+        idle, used = await run(harness, leader, "idle"), await run(harness, leader, "plain", gpus=0)
+        await after(harness, leader, 950)
+        await culler(leader).report_ssh("gateway-1", [SshSessionReport("plain", "", 0.0, open=False)])
+    harness.clock.moved += timedelta(seconds=110)
+    async with harness.manager() as leader:
+        await culler(leader).evaluate_all()
+        assert leader.state(idle) is JobState.STOPPING
+        assert leader.state(used) is JobState.RUNNING

@@ -22,7 +22,7 @@ KEYS = "api/users/alice/keys"
 async def by_wire(portal: Portal) -> AsyncIterator[Wire]:
     """The Manager reaches its Hub over this, and keeps no answer of it for longer than it takes."""
     auth = portal.served.manager.auth
-    async with wired(portal.world.hub_port) as wire:
+    async with wired(portal.real_hub.hub_port) as wire:
         auth.api_url = f"{wire.url}/hub/api"
         auth.cache.max_age = 1e-6
         yield wire
@@ -38,8 +38,8 @@ async def test_the_gateway_is_recognised_while_the_hub_does_not_answer_and_nobod
 ) -> None:
     monkeypatch.setattr(http_auth, "DEADLINE_SECONDS", 3.0)
     monkeypatch.setattr(http_auth, "DEADLINE_FOR_SERVICES_SECONDS", 0.3)
-    gateway, other = portal.world.tokens["gateway"], portal.world.tokens["other"]
-    alice = await asyncio.to_thread(portal.world.token, "alice")
+    gateway, other = portal.real_hub.tokens["gateway"], portal.real_hub.tokens["other"]
+    alice = await asyncio.to_thread(portal.real_hub.token, "alice")
     async with by_wire(portal) as wire:
         assert [await status(portal, gateway), await status(portal, other)] == [200, 403]
         assert await status(portal, alice, "api/keys") == 200
@@ -77,7 +77,7 @@ async def test_an_answer_that_is_not_the_hubs_is_none(portal: Portal, answer: by
         await writer.drain()
         writer.close()
 
-    gateway, alice = portal.world.tokens["gateway"], await asyncio.to_thread(portal.world.token, "alice")
+    gateway, alice = portal.real_hub.tokens["gateway"], await asyncio.to_thread(portal.real_hub.token, "alice")
     async with by_wire(portal), await asyncio.start_server(answers, "127.0.0.1", 0) as other:
         assert await status(portal, gateway) == 200
         portal.served.manager.auth.api_url = f"http://127.0.0.1:{other.sockets[0].getsockname()[1]}/hub/api"

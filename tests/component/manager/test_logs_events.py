@@ -12,7 +12,7 @@ from dlspawner.manager.db import pod_events as pod_event_rows
 from dlspawner.manager.logs.pod_events import read_event
 from dlspawner.manager.model.job_history import PodEventMessage
 from tests.component.manager.manager_harness import NAMESPACE, until
-from tests.component.manager.printing import PrintingOffice, job
+from tests.component.manager.printing import PrintingHarness, job
 
 AT = "2024-05-01T10:00:00Z"
 
@@ -45,27 +45,27 @@ def test_event_has_a_sentence(told: dict[str, Any], sentence: str | None) -> Non
     assert found is None or found.at == datetime(2024, 5, 1, 10, tzinfo=UTC)
 
 
-async def test_events_of_a_pod_are_stored_once(printing_office: PrintingOffice) -> None:
+async def test_events_of_a_pod_are_stored_once(printing_harness: PrintingHarness) -> None:
     question = job()
-    async with printing_office.manager() as acting:
+    async with printing_harness.manager() as leader:
 
         async def kept() -> list[PodEventMessage]:
-            return await acting.repository.read(
+            return await leader.repository.read(
                 lambda connection: pod_event_rows.read_pod_events(connection, question.job)
             )
 
         async def has(words: str) -> bool:
             return any(words in one.sentence for one in await kept())
 
-        pod = await printing_office.start(acting, question, "exit 3")
+        pod = await printing_harness.start(leader, question, "exit 3")
         about = {key: pod["metadata"][key] for key in ("name", "namespace", "uid")}
         told = {"apiVersion": "v1", "kind": "Event", "type": "Warning", **event("FailedMount", count=3)}
         told["metadata"] = {"name": "mount", "namespace": NAMESPACE}
-        await printing_office.cluster.create(EVENTS, {**told, "involvedObject": {"kind": "Pod", **about}}, NAMESPACE)
+        await printing_harness.cluster.create(EVENTS, {**told, "involvedObject": {"kind": "Pod", **about}}, NAMESPACE)
         await until(lambda: has("The container notebook ended with exit code 3."), "its end")
         await until(lambda: has("A volume of it cannot be mounted now."), "the event")
         assert [one.count for one in await kept() if one.reason == "FailedMount"] == [3]
         before = await kept()
-    async with printing_office.manager() as acting:
+    async with printing_harness.manager() as leader:
         await until(lambda: has("exit code 3"), "it is told again")
         assert [one.sentence for one in await kept()] == [one.sentence for one in before]

@@ -18,8 +18,8 @@ from dlspawner.manager.model.records import JobRecord, PodRef
 from dlspawner.manager.state.job_store import Transaction
 from tests.component.manager.manager_harness import (
     NAMESPACE,
-    Acting,
-    Office,
+    Leader,
+    ManagerHarness,
     make_namespace,
     until,
     wants,
@@ -29,54 +29,58 @@ from tests.harness import faults
 
 
 async def test_pod_with_names_too_long_for_the_database_is_charged_and_stopped(
-    office: Office, leader: Acting, db_url: str
+    harness: ManagerHarness, leader: Leader, db_url: str
 ) -> None:
     await leader.ask(wants("bob", gpus=0))
-    await office.bind(await office.make_pod(wants("a\0" + "b" * 300, gpus=8), name="forged"))
+    await harness.bind(await harness.make_pod(wants("a\0" + "b" * 300, gpus=8), name="forged"))
     await until(lambda: has_strays(leader), "it is charged")
     assert (await leader.ask(wants("carol"))).decision == "wait"
-    await until_stopped(office, "forged")
+    await until_stopped(harness, "forged")
 
 
-async def test_pods_that_were_made_without_quota_go_on_when_there_is_some_again(office: Office, db_url: str) -> None:
+async def test_pods_that_were_made_without_quota_go_on_when_there_is_some_again(
+    harness: ManagerHarness, db_url: str
+) -> None:
     before, meanwhile = wants("alice", gpus=4), wants("bob", gpus=4)
-    teams = office.folder / "teams.yaml"
+    teams = harness.folder / "teams.yaml"
     limits = teams.read_text()
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
         await leader.ask(wants("carol", gpus=0))
-        world = leader.service.store.cluster_state
+        cluster_state = leader.service.store.cluster_state
         teams.write_text("teams: {default: {title: Everybody}}")
-        await until(lambda: not world.teams.has_quota, "there is no quota")
+        await until(lambda: not cluster_state.teams.has_quota, "there is no quota")
         teams.write_text(limits)
-        await until(lambda: world.teams.has_quota, "there is one again, and the Hub has not read it yet")
-        await office.bind(await office.make_pod(before))
+        await until(lambda: cluster_state.teams.has_quota, "there is one again, and the Hub has not read it yet")
+        await harness.bind(await harness.make_pod(before))
         await until(lambda: leader.states().get(before.job) is JobState.RUNNING, "it is counted")
-    async with office.manager() as leader:  # and the Hub still has not
-        await office.bind(await office.make_pod(meanwhile))
+    async with harness.manager() as leader:  # and the Hub still has not
+        await harness.bind(await harness.make_pod(meanwhile))
         both = dict.fromkeys((before.job, meanwhile.job), JobState.RUNNING)
         await until(lambda: both.items() <= leader.states().items(), "both go on")
-        assert not any([await is_stopped(office, name) for name in await office.pods()])
+        assert not any([await is_stopped(harness, name) for name in await harness.pods()])
 
 
-async def test_manager_that_watched_a_wrong_namespace_once_stops_no_job(office: Office, db_url: str) -> None:
+async def test_manager_that_watched_a_wrong_namespace_once_stops_no_job(harness: ManagerHarness, db_url: str) -> None:
     jobs = [wants(user, gpus=2) for user in ("alice", "bob")]
     running = dict.fromkeys((one.job for one in jobs), JobState.RUNNING)
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
         for request in jobs:
             await leader.run_job(request)
-    office.namespace = "elsewhere"
-    await make_namespace(office.cluster, office.namespace)
-    async with office.manager() as leader:
+    harness.namespace = "elsewhere"
+    await make_namespace(harness.cluster, harness.namespace)
+    async with harness.manager() as leader:
         assert not leader.states()
-    office.namespace = NAMESPACE
-    async with office.manager() as leader:
+    harness.namespace = NAMESPACE
+    async with harness.manager() as leader:
         assert leader.states() == running
         assert (await leader.ask(wants("carol", gpus=5))).decision == "wait", "four of eight are held"
         assert (await leader.ask(wants("dave", gpus=4))).decision == "admit"
-        assert not any([await is_stopped(office, name) for name in await office.pods()])
+        assert not any([await is_stopped(harness, name) for name in await harness.pods()])
 
 
-async def test_pod_that_one_list_lacked_is_found_again(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pod_that_one_list_lacked_is_found_again(
+    harness: ManagerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     request, watch = wants(gpus=6), KubernetesClient.watch
 
     async def wrong_once(
@@ -90,15 +94,15 @@ async def test_pod_that_one_list_lacked_is_found_again(office: Office, monkeypat
 
     monkeypatch.setattr(KubernetesClient, "watch", wrong_once)
     monkeypatch.setattr(reconciler, "_KNOWN_SECONDS", 1)
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
         await leader.run_job(request)
-        await office.cluster.patch(PODS, "jupyter-alice", {"metadata": {"annotations": {"list": "wrong"}}}, NAMESPACE)
+        await harness.cluster.patch(PODS, "jupyter-alice", {"metadata": {"annotations": {"list": "wrong"}}}, NAMESPACE)
         await leader.until_reason(request, "pod-recovered")
         forgotten = asyncio.Event()
         asyncio.get_running_loop().call_later(1, forgotten.set)  # after this the Manager lists the pod again
         await forgotten.wait()
-        await office.cluster.patch(PODS, "jupyter-alice", {"metadata": {"annotations": {"list": "right"}}}, NAMESPACE)
-        await until_observed(office, leader)
+        await harness.cluster.patch(PODS, "jupyter-alice", {"metadata": {"annotations": {"list": "right"}}}, NAMESPACE)
+        await until_observed(harness, leader)
         assert not has_strays(leader)
         assert leader.state(request) is JobState.RUNNING
 
@@ -108,20 +112,22 @@ def relabel(job: str | None) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("claims", [None, "j-" + "a" * 12], ids=["no label", "another job's"])
-async def test_restarted_manager_keeps_the_job_of_a_pod_without_its_label(office: Office, claims: str | None) -> None:
+async def test_restarted_manager_keeps_the_job_of_a_pod_without_its_label(
+    harness: ManagerHarness, claims: str | None
+) -> None:
     request = wants(gpus=8)
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
         await leader.run_job(request)
-    await office.cluster.patch(PODS, "jupyter-alice", relabel(claims), NAMESPACE)
-    await office.make_node("gpu-2")
-    async with office.manager() as leader:
+    await harness.cluster.patch(PODS, "jupyter-alice", relabel(claims), NAMESPACE)
+    await harness.make_node("gpu-2")
+    async with harness.manager() as leader:
         assert leader.states() == {request.job: JobState.RUNNING}
         assert (await leader.ask(wants("bob", gpus=8))).reason == "team-quota", "the quota is held"
-        await office.cluster.delete(PODS, "jupyter-alice", NAMESPACE, grace=0)
+        await harness.cluster.delete(PODS, "jupyter-alice", NAMESPACE, grace=0)
         await until(lambda: request.job not in leader.states(), "it has ended with its pod")
 
 
-async def test_charged_stray_that_is_not_in_kubernetes_any_more_holds_nothing(leader: Acting) -> None:
+async def test_charged_stray_that_is_not_in_kubernetes_any_more_holds_nothing(leader: Leader) -> None:
 
     def charge(transaction: Transaction) -> None:
         job = Job("pod-u", "", "default", transaction.now, state=JobState.RUNNING, nodes=("gpu-1",))
@@ -133,16 +139,16 @@ async def test_charged_stray_that_is_not_in_kubernetes_any_more_holds_nothing(le
 
 
 async def test_while_kubernetes_is_away_jobs_are_held_and_changes_are_observed_afterwards(
-    office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harness: ManagerHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stays, goes = wants("alice", gpus=4), wants("bob", gpus=4)
     with faults.before(tmp_path / "cluster" / "kubeconfig", tmp_path / "proxied") as api:
         monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
-        async with office.manager() as leader:
+        async with harness.manager() as leader:
             for request in (stays, goes):
                 await leader.run_job(request)
             api.away()
-            await office.cluster.delete(PODS, "jupyter-bob", NAMESPACE, grace=0)
+            await harness.cluster.delete(PODS, "jupyter-bob", NAMESPACE, grace=0)
             waits = wants("carol", gpus=4)
             assert (await leader.ask(waits)).decision == "wait", "the end of bob's job is not known"
             assert set(leader.states().values()) == {JobState.RUNNING, JobState.QUEUED}

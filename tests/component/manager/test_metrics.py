@@ -18,53 +18,53 @@ from dlspawner.manager.db import store
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.state import lifecycle
 from tests.component.manager import metrics
-from tests.component.manager.manager_harness import Acting, Office, until, wants
+from tests.component.manager.manager_harness import Leader, ManagerHarness, until, wants
 from tests.component.manager.preempt_story import OPTIONS
 from tests.component.manager.quota import TEMPLATE, QuotaHub, running
-from tests.component.manager.world import World
+from tests.component.manager.real_hub import RealHub
 from tests.e2e.people import wait_for
 
 DASHBOARD = Path(__file__).parents[3] / "hub_config" / "grafana" / "dlspawner.json"
 
 
-def value(acting: Acting, name: str, **labels: str) -> float | None:
-    found: float | None = acting.metrics.registry.get_sample_value(name, labels)
+def value(leader: Leader, name: str, **labels: str) -> float | None:
+    found: float | None = leader.metrics.registry.get_sample_value(name, labels)
     return found
 
 
-async def test_held_and_queued_gpus(office: Office) -> None:
-    async with office.manager() as acting:
-        await acting.ask(wants("alice", gpus=6))
-        await acting.ask(wants("bob", gpus=8))
+async def test_held_and_queued_gpus(harness: ManagerHarness) -> None:
+    async with harness.manager() as leader:
+        await leader.ask(wants("alice", gpus=6))
+        await leader.ask(wants("bob", gpus=8))
         place = {"team": "default", "gpu_type": "gpu"}
-        assert value(acting, "dlspawner_gpus_held", **place) == 6
-        assert value(acting, "dlspawner_gpus_queued", **place) == 8
-        assert value(acting, "dlspawner_gpus_waiting_approval", **place) == 0
-        assert value(acting, "dlspawner_gpus_quota", **place) == 8
-        assert value(acting, "dlspawner_gpus_capacity", gpu_type="gpu") == 8
-        assert value(acting, "dlspawner_gpus_free", gpu_type="gpu") == 2
-        assert value(acting, "dlspawner_gpus_unusable", gpu_type="gpu", why="fragmented") == 2
-        assert value(acting, "dlspawner_jobs", state="queued") == 1
-        assert value(acting, "dlspawner_leader") == 1
-        async with office.manager(waits=False) as stands_by:
+        assert value(leader, "dlspawner_gpus_held", **place) == 6
+        assert value(leader, "dlspawner_gpus_queued", **place) == 8
+        assert value(leader, "dlspawner_gpus_waiting_approval", **place) == 0
+        assert value(leader, "dlspawner_gpus_quota", **place) == 8
+        assert value(leader, "dlspawner_gpus_capacity", gpu_type="gpu") == 8
+        assert value(leader, "dlspawner_gpus_free", gpu_type="gpu") == 2
+        assert value(leader, "dlspawner_gpus_unusable", gpu_type="gpu", why="fragmented") == 2
+        assert value(leader, "dlspawner_jobs", state="queued") == 1
+        assert value(leader, "dlspawner_leader") == 1
+        async with harness.manager(waits=False) as stands_by:
             assert value(stands_by, "dlspawner_leader") == 0
             assert value(stands_by, "dlspawner_gpus_held", **place) is None, "a sum counts nothing twice"
 
 
-async def test_wait_is_from_submit_to_admission(office: Office, leader: Acting) -> None:
+async def test_wait_is_from_submit_to_admission(harness: ManagerHarness, leader: Leader) -> None:
     holder, waits = wants("alice", gpus=8), wants("bob", gpus=8)
     leader.hub_starts(holder, waits)
-    before = office.clock()
+    before = harness.clock()
     await leader.ask(holder)
     await leader.ask(waits)
-    office.clock.moved += timedelta(minutes=10)
+    harness.clock.moved += timedelta(minutes=10)
     await leader.service.release_reservation(holder.job, "alice")
     await until(lambda: leader.state(waits) is JobState.STARTING, "it was let in")
     labels = {"gpu_type": "gpu", "preemptible": "false"}
     await until(lambda: value(leader, "dlspawner_wait_seconds_count", **labels) == 2, "both were let in")
     waited = value(leader, "dlspawner_wait_seconds_sum", **labels)
     assert waited is not None
-    assert 600 <= waited <= (office.clock() - before).total_seconds()
+    assert 600 <= waited <= (harness.clock() - before).total_seconds()
     assert value(leader, "dlspawner_wait_seconds_bucket", le="1.0", **labels) == 1
     assert value(leader, "dlspawner_job_ends_total", reason="not-created") == 1
 
@@ -78,19 +78,19 @@ async def test_wait_is_from_submit_to_admission(office: Office, leader: Acting) 
     ],
 )
 async def test_stops_are_counted(
-    office: Office, leader: Acting, reason: EventReason, name: str, labels: dict[str, str]
+    harness: ManagerHarness, leader: Leader, reason: EventReason, name: str, labels: dict[str, str]
 ) -> None:
     question = wants(gpus=1)
     await leader.ask(question)
-    await office.bind(await office.make_pod(question))
+    await harness.bind(await harness.make_pod(question))
     await until(lambda: leader.state(question) is JobState.RUNNING, "it runs")
     assert value(leader, "dlspawner_gpus_held", team="default", gpu_type="gpu") == 1
     assert value(leader, name, **labels) == 0, "series exist from the beginning"
-    await leader.service.store.transact(lambda turn: lifecycle.stop(turn, question.job, reason, "Why."))
+    await leader.service.store.transact(lambda transaction: lifecycle.stop(transaction, question.job, reason, "Why."))
     assert value(leader, name, **labels) == 1
 
 
-async def test_unwritten_change_is_not_counted(leader: Acting, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unwritten_change_is_not_counted(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
     await leader.ask(wants("alice", gpus=8))
     await leader.ask(wants("bob", gpus=8))
 
@@ -106,9 +106,9 @@ async def test_unwritten_change_is_not_counted(leader: Acting, monkeypatch: pyte
     assert value(leader, "dlspawner_job_ends_total", reason="cancelled") == 1
 
 
-def test_manager_without_files_is_scraped_with_the_scope_for_metrics(world: World) -> None:
-    headers = {"Authorization": f"Bearer {world.token('root-admin', ('read:metrics',))}"}
-    answer = requests.get(f"{world.manager}/services/jobs/api/metrics", headers=headers, timeout=30)
+def test_manager_without_files_is_scraped_with_the_scope_for_metrics(real_hub: RealHub) -> None:
+    headers = {"Authorization": f"Bearer {real_hub.token('root-admin', ('read:metrics',))}"}
+    answer = requests.get(f"{real_hub.manager}/services/jobs/api/metrics", headers=headers, timeout=30)
     assert answer.status_code == 200, answer.text
     assert "dlspawner_leader 0.0" in answer.text, "it has no files, and decides nothing"
     assert re.search(r"^dlspawner_loop_lag_seconds_count [1-9]", answer.text, re.MULTILINE), "measured all the time"

@@ -23,8 +23,8 @@ from dlspawner.manager.model.notice import CannotKeep, Notice, NoticeKind
 from dlspawner.manager.state.job_store import withdraw
 from dlspawner.manager.state.notify import post
 from tests.component.manager.manager_harness import until
-from tests.component.manager.noticing import Served, job_of, offices, serving
-from tests.component.manager.world import World, free_port
+from tests.component.manager.noticing import Served, harnesses, job_of, serving
+from tests.component.manager.real_hub import RealHub, free_port
 from tests.harness.chromium import LAUNCH, PATIENCE
 
 pytestmark = pytest.mark.slow
@@ -42,10 +42,10 @@ class Lab:
     process: subprocess.Popen[bytes]
 
     async def tell(self, kind: NoticeKind = NoticeKind.IDLE, text: str = "Not used.", **more: Any) -> Notice:
-        return await self.served.book.transact(lambda turn: post(turn, self.job, kind, text, **more))
+        return await self.served.store.transact(lambda transaction: post(transaction, self.job, kind, text, **more))
 
     def open(self) -> list[Notice]:
-        return [notice for mine in self.served.book.notices._shown.values() for notice in mine.values()]
+        return [notice for mine in self.served.store.notices._shown.values() for notice in mine.values()]
 
     async def ask(self, path: str, method: str = "GET", token: str | None = TOKEN) -> tuple[int, Any]:
         headers = {"Authorization": f"token {token}"} if token else {}
@@ -85,13 +85,16 @@ def notebook_server(
 
 @pytest.fixture
 async def lab(
-    request: pytest.FixtureRequest, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, real_hub: RealHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Lab]:
     """JupyterLab for who looks at it, else the notebook server alone, which starts sooner."""
     program = "jupyterlab" if "page" in request.fixturenames else "jupyter_server"
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    token = await asyncio.to_thread(world.server_token, "alice", "lab")
-    async with offices(tmp_path, f"sqlite:///{tmp_path / 'm.sqlite'}") as office, serving(office, world) as served:
+    token = await asyncio.to_thread(real_hub.server_token, "alice", "lab")
+    async with (
+        harnesses(tmp_path, f"sqlite:///{tmp_path / 'm.sqlite'}") as harness,
+        serving(harness, real_hub) as served,
+    ):
         environment = {"DLSPAWNER_MANAGER_URL": served.url, "JUPYTERHUB_API_TOKEN": token}
         with notebook_server(program, tmp_path, environment) as (url, process):
             found = Lab(served, url, job_of("alice", "lab"), process)
@@ -151,7 +154,7 @@ async def test_notice_is_shown_answered_and_withdrawn(lab: Lab, page: Page, monk
 
     await lab.tell(NoticeKind.PREEMPTED, "Team vision needs its GPUs.")
     await expect(toast(page, "Team vision")).to_be_visible()
-    await lab.served.book.transact(lambda turn: withdraw(turn, lab.job.id))
+    await lab.served.store.transact(lambda transaction: withdraw(transaction, lab.job.id))
     await expect(toast(page, "Team vision")).to_have_count(0)
 
 
@@ -167,7 +170,7 @@ async def test_status_bar_has_the_time_left_and_the_panel_all_of_a_notice(lab: L
     await expect(panel).to_contain_text(f"{long} (at ")
     await expect(panel).to_contain_text("That is in 5 min.")
     await expect(panel.get_by_role("button", name="Keep it running")).to_be_visible()
-    await lab.served.book.transact(lambda turn: withdraw(turn, lab.job.id))
+    await lab.served.store.transact(lambda transaction: withdraw(transaction, lab.job.id))
     await expect(panel).to_contain_text("There are none.")
     await expect(status).to_be_hidden()
 
@@ -199,7 +202,7 @@ async def test_dismissed_notice_does_not_come_back(lab: Lab, page: Page) -> None
 
 async def test_waiting_for_a_change_is_no_activity(lab: Lab) -> None:
     first = await lab.tell(NoticeKind.IDLE, "Not used.")
-    await until(lambda: lab.served.book.notices._readers, "the server follows")
+    await until(lambda: lab.served.store.notices._readers, "the server follows")
     version = ""
 
     async def known() -> bool:

@@ -15,24 +15,26 @@ from dlspawner.manager.model.notice import CannotKeep, Notice, NoticeKind
 from dlspawner.manager.state.notify import post, post_to_admins
 from tests.component.manager.manager_harness import until
 from tests.component.manager.noticing import Served, job_of
-from tests.component.manager.world import World
+from tests.component.manager.real_hub import RealHub
 
 
 async def told(
     served: Served, user: str, server: str = "train", kind: NoticeKind = NoticeKind.IDLE, **more: Any
 ) -> Notice:
     job = job_of(user, server, number=2 + len(user + server) % 5)
-    return await served.book.transact(lambda turn: post(turn, job, kind, f"about {user}/{server}", **more))
+    return await served.store.transact(
+        lambda transaction: post(transaction, job, kind, f"about {user}/{server}", **more)
+    )
 
 
-WHO: dict[str, Callable[[World], str | None]] = {
-    "alice": lambda world: world.token("alice"),
-    "alice's server": lambda world: world.server_token("alice", "train"),
-    "alice's other server": lambda world: world.server_token("alice", "other"),
-    "bob": lambda world: world.token("bob"),
-    "bob's server of the same name": lambda world: world.server_token("bob", "train"),
-    "admin": lambda world: world.token("root-admin"),
-    "gateway": lambda world: world.tokens["gateway"],
+WHO: dict[str, Callable[[RealHub], str | None]] = {
+    "alice": lambda real_hub: real_hub.token("alice"),
+    "alice's server": lambda real_hub: real_hub.server_token("alice", "train"),
+    "alice's other server": lambda real_hub: real_hub.server_token("alice", "other"),
+    "bob": lambda real_hub: real_hub.token("bob"),
+    "bob's server of the same name": lambda real_hub: real_hub.server_token("bob", "train"),
+    "admin": lambda real_hub: real_hub.token("root-admin"),
+    "gateway": lambda real_hub: real_hub.tokens["gateway"],
 }
 #                                             what they read, may they answer alice/train's
 MAY: dict[str, tuple[str, int]] = {
@@ -47,12 +49,14 @@ MAY: dict[str, tuple[str, int]] = {
 
 
 @pytest.mark.parametrize("who", WHO)
-async def test_notices_of_a_token(world: World, served: Served, who: str) -> None:
-    token = await asyncio.to_thread(WHO[who], world)
+async def test_notices_of_a_token(real_hub: RealHub, served: Served, who: str) -> None:
+    token = await asyncio.to_thread(WHO[who], real_hub)
     mine = await told(served, "alice")
     await told(served, "alice", "second")
     await told(served, "bob")
-    await served.book.transact(lambda turn: post_to_admins(turn, NoticeKind.CONFIG_INVALID, "a file is broken"))
+    await served.store.transact(
+        lambda transaction: post_to_admins(transaction, NoticeKind.CONFIG_INVALID, "a file is broken")
+    )
     status, answer = await served.ask(token, "notices")
     read = ", ".join(one["text"] for one in answer["notices"]) if status == 200 else str(status)
     answered, _ = await served.ask(token, f"notices/{mine.id}/seen", "POST")
@@ -61,9 +65,9 @@ async def test_notices_of_a_token(world: World, served: Served, who: str) -> Non
     assert kept == (409 if answered == 204 else answered)
 
 
-async def test_fields_of_a_notice(world: World, served: Served) -> None:
+async def test_fields_of_a_notice(real_hub: RealHub, served: Served) -> None:
     posted = await told(served, "alice", until=served.manager.now(), cause="j-somebodyelse", keep=True)
-    token = await asyncio.to_thread(world.token, "alice")
+    token = await asyncio.to_thread(real_hub.token, "alice")
     ((one,),) = [answer["notices"] for _, answer in [await served.ask(token, "notices")]]
     assert posted.until is not None
     assert one == {
@@ -84,11 +88,11 @@ async def test_fields_of_a_notice(world: World, served: Served) -> None:
     }
 
 
-async def test_waiting_reader_is_answered_by_a_change_of_its_notices(world: World, served: Served) -> None:
-    token = await asyncio.to_thread(world.server_token, "alice", "train")
+async def test_waiting_reader_is_answered_by_a_change_of_its_notices(real_hub: RealHub, served: Served) -> None:
+    token = await asyncio.to_thread(real_hub.server_token, "alice", "train")
     _, empty = await served.ask(token, "notices?wait=60")
     waiting = asyncio.create_task(served.ask(token, f"notices?after={empty['version']}&wait=60"))
-    board = served.book.notices
+    board = served.store.notices
     await until(lambda: bool(board._readers), "it waits")
     await told(served, "alice", "second")  # wakes the reader of alice's, who sees that it is not about its own server
     await until(lambda: bool(board._readers), "it waits again")
@@ -99,8 +103,8 @@ async def test_waiting_reader_is_answered_by_a_change_of_its_notices(world: Worl
     assert board._readers == {}
 
 
-async def test_wait_ends_with_its_time_or_its_reader(world: World, served: Served) -> None:
-    token, notices = await asyncio.to_thread(world.token, "alice"), served.book.notices
+async def test_wait_ends_with_its_time_or_its_reader(real_hub: RealHub, served: Served) -> None:
+    token, notices = await asyncio.to_thread(real_hub.token, "alice"), served.store.notices
     _, first = await served.ask(token, "notices")
     assert await served.ask(token, f"notices?after={first['version']}&wait=0.01") == (200, first)
     waiting = asyncio.create_task(served.ask(token, f"notices?after={first['version']}&wait=60"))
@@ -111,7 +115,9 @@ async def test_wait_ends_with_its_time_or_its_reader(world: World, served: Serve
     await served.manager.running.wait()
 
 
-async def test_keep_alive_withdraws_the_notice(world: World, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_keep_alive_withdraws_the_notice(
+    real_hub: RealHub, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept: list[str] = []
 
     async def keep_alive(_: Culler, job: str) -> str:
@@ -120,7 +126,7 @@ async def test_keep_alive_withdraws_the_notice(world: World, served: Served, mon
 
     monkeypatch.setattr(Culler, "keep_alive", keep_alive)
     token, posted = (
-        await asyncio.to_thread(world.server_token, "alice", "train"),
+        await asyncio.to_thread(real_hub.server_token, "alice", "train"),
         await told(served, "alice", keep=True),
     )
     for _ in range(2):
@@ -132,8 +138,8 @@ async def test_keep_alive_withdraws_the_notice(world: World, served: Served, mon
     assert (await served.ask(token, f"notices/{posted.id}/keep", "POST"))[0] == 404
 
 
-async def test_waiting_reader_is_refused_when_the_leader_stops(world: World, served: Served) -> None:
-    token, board = await asyncio.to_thread(world.token, "alice"), served.book.notices
+async def test_waiting_reader_is_refused_when_the_leader_stops(real_hub: RealHub, served: Served) -> None:
+    token, board = await asyncio.to_thread(real_hub.token, "alice"), served.store.notices
     _, first = await served.ask(token, "notices")
     waiting = asyncio.create_task(served.ask(token, f"notices?after={first['version']}&wait=60"))
     await until(lambda: bool(board._readers), "it waits")
@@ -148,17 +154,17 @@ async def read(served: Served, token: str, page: str, method: str = "GET") -> tu
 
 
 @pytest.mark.parametrize("page", ["notices", "keys"])
-async def test_every_page_shows_notices_of_its_viewer(world: World, served: Served, page: str) -> None:
+async def test_every_page_shows_notices_of_its_viewer(real_hub: RealHub, served: Served, page: str) -> None:
     await told(served, "alice", until=served.manager.now() + timedelta(minutes=10, seconds=20), keep=True)
     await told(served, "bob")
-    status, text = await read(served, world.token("alice"), page)
+    status, text = await read(served, real_hub.token("alice"), page)
     assert status == 200
     assert re.search(r"train : about alice/train \(at \d\d:\d\d UTC, in 10 minutes\) Keep it running", text)
     assert "bob" not in text
 
 
 async def test_button_keeps_a_job_or_says_why_not(
-    world: World, served: Served, monkeypatch: pytest.MonkeyPatch
+    real_hub: RealHub, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def keep_alive(_: Culler, job: str) -> str:
         if job == not_kept.job:
@@ -166,7 +172,7 @@ async def test_button_keeps_a_job_or_says_why_not(
         return "It is kept for 2 h."
 
     monkeypatch.setattr(Culler, "keep_alive", keep_alive)
-    token = world.token("alice")
+    token = real_hub.token("alice")
     kept, not_kept = await told(served, "alice", keep=True), await told(served, "alice", "second", keep=True)
     status, text = await read(served, token, f"notices/{kept.id}/keep", "POST")
     assert (status, "It is kept for 2 h." in text, "about alice/train" in text) == (200, True, False)
@@ -177,19 +183,19 @@ async def test_button_keeps_a_job_or_says_why_not(
 
 
 async def test_invalid_file_is_told_to_administrators(
-    world: World, served: Served, caplog: pytest.LogCaptureFixture
+    real_hub: RealHub, served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file = served.acting.files.teams
+    file = served.leader.files.teams
     good = file.read_text()
     file.write_text("teams: [")
-    board = served.book.notices
+    board = served.store.notices
     await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is not None, "administrators are told")
-    await served.book.transact(lambda _: None)  # and it is on the disk, so that readers are told, too
-    _, text = await read(served, world.token("root-admin"), "keys")
+    await served.store.transact(lambda _: None)  # and it is on the disk, so that readers are told, too
+    _, text = await read(served, real_hub.token("root-admin"), "keys")
     assert "teams.yaml has a mistake: the last good version of all files stays in use." in text
     assert "the files were changed and are not used, the last good version stays:" in caplog.text
     assert f"{file}:1" in caplog.text
     assert "cluster.yaml" not in text
-    assert "last good version" not in (await read(served, world.token("alice"), "keys"))[1]
+    assert "last good version" not in (await read(served, real_hub.token("alice"), "keys"))[1]
     file.write_text(good + "\n")
     await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is None, "it is taken back")

@@ -15,51 +15,55 @@ from dlspawner.manager.model.notice import Notice, NoticeChange, NoticeKind, Rec
 from dlspawner.manager.model.records import JobRecord, PodRef, as_ended
 from dlspawner.manager.state.job_store import JobStore, NoticeStore, NoticeStoreClosed, Transaction
 from dlspawner.manager.state.notify import post
-from tests.component.manager.manager_harness import Acting, Office
-from tests.component.manager.noticing import NOW, book_of, job_of
+from tests.component.manager.manager_harness import Leader, ManagerHarness
+from tests.component.manager.noticing import NOW, job_of, store_of
 
 LATER = NOW + timedelta(minutes=5)
 ALICE = Recipient("alice")
 
 
-def begin(turn: Transaction, job: Job) -> None:
-    turn.write(JobRecord(job, pods=(PodRef(f"uid-{job.id}", "pod"),)), EventReason.ADOPTED)
+def begin(transaction: Transaction, job: Job) -> None:
+    transaction.write(JobRecord(job, pods=(PodRef(f"uid-{job.id}", "pod"),)), EventReason.ADOPTED)
 
 
-def shown(book: JobStore, audience: Recipient = ALICE) -> list[tuple[NoticeKind, str]]:
-    return [(notice.kind, notice.cause) for notice in book.notices.read(audience, NOW)]
+def shown(store: JobStore, audience: Recipient = ALICE) -> list[tuple[NoticeKind, str]]:
+    return [(notice.kind, notice.cause) for notice in store.notices.read(audience, NOW)]
 
 
-async def test_notice_of_a_decision_is_there_after_a_restart(office: Office, db_url: str) -> None:
+async def test_notice_of_a_decision_is_there_after_a_restart(harness: ManagerHarness, db_url: str) -> None:
     job = replace(job_of(), state=JobState.LOGIN_REQUIRED)
 
-    def decide(turn: Transaction) -> Notice:
-        turn.write(JobRecord(job), EventReason.LOGIN_REQUIRED)
-        return post(turn, job, NoticeKind.LOGIN_REQUIRED, "Log in again.", cause="refused", until=LATER, keep=True)
+    def decide(transaction: Transaction) -> Notice:
+        transaction.write(JobRecord(job), EventReason.LOGIN_REQUIRED)
+        return post(
+            transaction, job, NoticeKind.LOGIN_REQUIRED, "Log in again.", cause="refused", until=LATER, keep=True
+        )
 
-    async with office.manager() as acting:
-        posted = await book_of(acting).transact(decide)
+    async with harness.manager() as leader:
+        posted = await store_of(leader).transact(decide)
         assert (posted.user, posted.server, posted.until, posted.keep) == ("alice", "train", LATER, True)
-    async with office.manager() as other:
-        assert book_of(other).notices.read(ALICE, NOW) == (posted,)
+    async with harness.manager() as other:
+        assert store_of(other).notices.read(ALICE, NOW) == (posted,)
         ended = as_ended(JobRecord(job, pods=(PodRef("uid", "pod"),)))
-        await book_of(other).transact(lambda turn: turn.write(ended, EventReason.GONE))
-        assert shown(book_of(other)) == [], "the end of the job withdraws it"
+        await store_of(other).transact(lambda transaction: transaction.write(ended, EventReason.GONE))
+        assert shown(store_of(other)) == [], "the end of the job withdraws it"
 
 
-async def test_notice_of_the_same_cause_is_updated_and_of_another_replaced(leader: Acting) -> None:
+async def test_notice_of_the_same_cause_is_updated_and_of_another_replaced(leader: Leader) -> None:
     job = job_of()
-    book = book_of(leader)
+    store = store_of(leader)
 
     async def posted(cause: str, at: datetime) -> Notice:
-        return await book.transact(lambda turn: post(turn, job, NoticeKind.IDLE, "Not used.", cause=cause, until=at))
+        return await store.transact(
+            lambda transaction: post(transaction, job, NoticeKind.IDLE, "Not used.", cause=cause, until=at)
+        )
 
     first, again = await posted("50", LATER), await posted("50", LATER + timedelta(minutes=1))
     assert again.id == first.id
-    assert [one.until for one in book.notices.read(ALICE, NOW)] == [LATER + timedelta(minutes=1)]
+    assert [one.until for one in store.notices.read(ALICE, NOW)] == [LATER + timedelta(minutes=1)]
     second = await posted("90", LATER)
     assert second.id != first.id
-    assert shown(book) == [(NoticeKind.IDLE, "90")]
+    assert shown(store) == [(NoticeKind.IDLE, "90")]
 
 
 STOPS = (NoticeKind.PREEMPTED, NoticeKind.IDLE, NoticeKind.LIFETIME)
@@ -81,40 +85,44 @@ STOPS = (NoticeKind.PREEMPTED, NoticeKind.IDLE, NoticeKind.LIFETIME)
     ids=lambda kinds: " then ".join(kind.value for kind in kinds),
 )
 async def test_contradicting_notices_are_replaced(
-    leader: Acting, told: list[NoticeKind], left: list[NoticeKind]
+    leader: Leader, told: list[NoticeKind], left: list[NoticeKind]
 ) -> None:
     job = job_of()
-    await book_of(leader).transact(lambda turn: begin(turn, job))
+    await store_of(leader).transact(lambda transaction: begin(transaction, job))
     for kind in told:
-        await book_of(leader).transact(lambda turn, kind=kind: post(turn, job, kind, "Said."))
-    assert {kind for kind, _ in shown(book_of(leader))} == set(left)
+        await store_of(leader).transact(lambda transaction, kind=kind: post(transaction, job, kind, "Said."))
+    assert {kind for kind, _ in shown(store_of(leader))} == set(left)
 
 
-async def test_expired_notice_is_posted_again(office: Office, leader: Acting) -> None:
+async def test_expired_notice_is_posted_again(harness: ManagerHarness, leader: Leader) -> None:
     job = job_of()
-    await book_of(leader).transact(lambda turn: begin(turn, job))
-    first = await book_of(leader).transact(lambda turn: post(turn, job, NoticeKind.PREEMPTION_CANCELLED, "It goes on."))
-    office.clock.moved += timedelta(minutes=11)
-    again = await book_of(leader).transact(lambda turn: post(turn, job, NoticeKind.PREEMPTION_CANCELLED, "It goes on."))
+    await store_of(leader).transact(lambda transaction: begin(transaction, job))
+    first = await store_of(leader).transact(
+        lambda transaction: post(transaction, job, NoticeKind.PREEMPTION_CANCELLED, "It goes on.")
+    )
+    harness.clock.moved += timedelta(minutes=11)
+    again = await store_of(leader).transact(
+        lambda transaction: post(transaction, job, NoticeKind.PREEMPTION_CANCELLED, "It goes on.")
+    )
     assert (again.id == first.id, again.posted > first.posted) == (False, True)
-    assert book_of(leader).notices.read(ALICE, office.clock()) == (again,)
+    assert store_of(leader).notices.read(ALICE, harness.clock()) == (again,)
 
 
-async def test_unwritten_notice_is_not_shown(leader: Acting, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unwritten_notice_is_not_shown(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_of()
-    book = book_of(leader)
+    store = store_of(leader)
 
     async def fails(*_: object) -> None:
-        assert shown(book) == [], "told before it was written"
+        assert shown(store) == [], "told before it was written"
         raise DatabaseUnavailable("the database is away")
 
     with monkeypatch.context() as patched:
         patched.setattr(leader.repository, "write", fails)
         with pytest.raises(DatabaseUnavailable):
-            await book.transact(lambda turn: post(turn, job, NoticeKind.IDLE, "Not used."))
-    assert shown(book) == []
-    await book.transact(lambda turn: post(turn, job, NoticeKind.IDLE, "Not used."))
-    assert shown(book) == [(NoticeKind.IDLE, "")]
+            await store.transact(lambda transaction: post(transaction, job, NoticeKind.IDLE, "Not used."))
+    assert shown(store) == []
+    await store.transact(lambda transaction: post(transaction, job, NoticeKind.IDLE, "Not used."))
+    assert shown(store) == [(NoticeKind.IDLE, "")]
 
 
 def notice(number: int, user: str = "alice", **more: object) -> Notice:

@@ -29,7 +29,7 @@ from dlspawner.manager.db.tables import outbox as rows
 from dlspawner.manager.model.message import NotificationSettings, Topic
 from dlspawner.manager.model.notice import NoticeKind
 from dlspawner.manager.state.notify import post
-from tests.component.manager.manager_harness import Acting, Office, until, wants
+from tests.component.manager.manager_harness import Leader, ManagerHarness, until, wants
 from tests.component.manager.noticing import NOW
 from tests.component.manager.portals import Portal
 
@@ -94,50 +94,50 @@ async def receivers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Receivers]
 
 
 @contextlib.asynccontextmanager
-async def leading(office: Office, receivers: Receivers, **wishes: Any) -> AsyncIterator[Acting]:
-    async with office.manager() as acting:
-        cluster = replace(acting.settings.cluster, notifications=receivers.allowed)
-        acting.settings = replace(acting.settings, cluster=cluster)
+async def leading(harness: ManagerHarness, receivers: Receivers, **wishes: Any) -> AsyncIterator[Leader]:
+    async with harness.manager() as leader:
+        cluster = replace(leader.settings.cluster, notifications=receivers.allowed)
+        leader.settings = replace(leader.settings, cluster=cluster)
         wanted = replace(receivers.wishes, **wishes)
-        await acting.repository.write_as_any(lambda connection: outbox.write_settings(connection, "alice", wanted))
-        yield acting
+        await leader.repository.write_as_any(lambda connection: outbox.write_settings(connection, "alice", wanted))
+        yield leader
 
 
-async def left(acting: Acting) -> int:
-    return await acting.repository.read(
+async def left(leader: Leader) -> int:
+    return await leader.repository.read(
         lambda connection: connection.scalar(select(func.count()).select_from(rows)) or 0
     )
 
 
-async def until_sent(acting: Acting) -> None:
-    await acting.settled()
+async def until_sent(leader: Leader) -> None:
+    await leader.settled()
 
     async def empty() -> bool:
-        return await left(acting) == 0
+        return await left(leader) == 0
 
     await until(empty, "the outbox is empty")
 
 
-async def tell(acting: Acting, job: Job, text: str, cause: str = "j-1") -> None:
-    when = acting.service.store.now() + timedelta(minutes=5)
-    await acting.service.store.transact(
-        lambda turn: post(turn, job, NoticeKind.PREEMPTED, text, cause=cause, until=when)
+async def tell(leader: Leader, job: Job, text: str, cause: str = "j-1") -> None:
+    when = leader.service.store.now() + timedelta(minutes=5)
+    await leader.service.store.transact(
+        lambda transaction: post(transaction, job, NoticeKind.PREEMPTED, text, cause=cause, until=when)
     )
 
 
 async def test_person_is_told_once_at_every_place_over_restarts(
-    db_url: str, office: Office, receivers: Receivers
+    db_url: str, harness: ManagerHarness, receivers: Receivers
 ) -> None:
     request = wants("alice", server="train")
-    async with leading(office, receivers) as acting:
-        await acting.run_job(request)
-        await tell(acting, acting.record(request).job, "It will be stopped {when}.")
-        await tell(acting, acting.record(request).job, "It will be stopped {when}, in other words.")
-        await until_sent(acting)
-    async with leading(office, receivers) as acting:
-        await office.finish("jupyter-alice", 1, "Error")
-        await acting.until_state(request, JobState.ENDED)
-        await until_sent(acting)
+    async with leading(harness, receivers) as leader:
+        await leader.run_job(request)
+        await tell(leader, leader.record(request).job, "It will be stopped {when}.")
+        await tell(leader, leader.record(request).job, "It will be stopped {when}, in other words.")
+        await until_sent(leader)
+    async with leading(harness, receivers) as leader:
+        await harness.finish("jupyter-alice", 1, "Error")
+        await leader.until_state(request, JobState.ENDED)
+        await until_sent(leader)
     subjects = ["train started", "train will be stopped", "train failed"]
     assert [mail["Subject"] for mail in receivers.mails] == subjects
     assert {mail["To"] for mail in receivers.mails} == {"alice@example.org"}
@@ -149,39 +149,39 @@ async def test_person_is_told_once_at_every_place_over_restarts(
     assert len(set(ids)) == 9
 
 
-async def test_only_the_chosen_topics_are_told(office: Office, receivers: Receivers) -> None:
+async def test_only_the_chosen_topics_are_told(harness: ManagerHarness, receivers: Receivers) -> None:
     request = wants("alice")
-    async with leading(office, receivers, topics=frozenset({Topic.FAILED}), webhook="", ntfy="") as acting:
-        await acting.run_job(request)
-        await office.finish("jupyter-alice", 1, "Error")
-        await acting.until_state(request, JobState.ENDED)
-        await until_sent(acting)
+    async with leading(harness, receivers, topics=frozenset({Topic.FAILED}), webhook="", ntfy="") as leader:
+        await leader.run_job(request)
+        await harness.finish("jupyter-alice", 1, "Error")
+        await leader.until_state(request, JobState.ENDED)
+        await until_sent(leader)
     assert [mail["Subject"] for mail in receivers.mails] == ["Default server failed"]
 
 
 async def test_dead_mail_server_delays_nothing_else_and_gets_the_mail_later(
-    office: Office, receivers: Receivers
+    harness: ManagerHarness, receivers: Receivers
 ) -> None:
     request = wants("alice")
     await receivers.close_mail()
-    async with leading(office, receivers) as acting:
-        await acting.run_job(request)
+    async with leading(harness, receivers) as leader:
+        await leader.run_job(request)
         await until(lambda: len(receivers.requests) == 2, "webhook and ntfy have it")
 
         async def one_left() -> bool:
-            return await left(acting) == 1
+            return await left(leader) == 1
 
         await until(one_left, "only the mail waits")
         assert receivers.mails == []
         await receivers.open_mail()
-        office.clock.moved += timedelta(minutes=1)
-        await until_sent(acting)
+        harness.clock.moved += timedelta(minutes=1)
+        await until_sent(leader)
     assert [mail["Subject"] for mail in receivers.mails] == ["Default server started"]
     assert len(receivers.requests) == 2
 
 
 async def test_message_of_a_process_that_dies_before_its_end_is_sent_again_with_the_same_id(
-    office: Office, receivers: Receivers, monkeypatch: pytest.MonkeyPatch
+    harness: ManagerHarness, receivers: Receivers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = asyncio.Event()
 
@@ -189,51 +189,51 @@ async def test_message_of_a_process_that_dies_before_its_end_is_sent_again_with_
         sent.set()
         raise DatabaseUnavailable("the database is away")
 
-    async with leading(office, receivers, webhook="", ntfy="") as acting:
+    async with leading(harness, receivers, webhook="", ntfy="") as leader:
         with monkeypatch.context() as patched:
             patched.setattr(JobRepository, "write_as_any", away)
-            await acting.run_job(wants("alice"))
+            await leader.run_job(wants("alice"))
             await asyncio.wait_for(sent.wait(), 60)
-    async with leading(office, receivers) as acting:
-        await acting.settled()
-        assert (len(receivers.mails), await left(acting)) == (1, 1), "no take-over repeats an attempt that may go on"
-        office.clock.moved += timedelta(minutes=1)
-        await until_sent(acting)
+    async with leading(harness, receivers) as leader:
+        await leader.settled()
+        assert (len(receivers.mails), await left(leader)) == (1, 1), "no take-over repeats an attempt that may go on"
+        harness.clock.moved += timedelta(minutes=1)
+        await until_sent(leader)
     assert len({mail["Message-ID"] for mail in receivers.mails}) == 1
     assert len(receivers.mails) == 2
 
 
 @pytest.mark.parametrize(("status", "attempts"), [(404, 1), (302, 1), (503, 10)])
 async def test_message_that_is_not_taken_is_given_up_and_its_person_reads_why(
-    office: Office, receivers: Receivers, status: int, attempts: int
+    harness: ManagerHarness, receivers: Receivers, status: int, attempts: int
 ) -> None:
     receivers.status = status
-    async with leading(office, receivers, email="", ntfy="") as acting:
-        await acting.run_job(wants("alice"))
+    async with leading(harness, receivers, email="", ntfy="") as leader:
+        await leader.run_job(wants("alice"))
         for attempt in range(1, attempts + 1):
             await until(lambda count=attempt: len(receivers.requests) == count, f"attempt {attempt}")
-            office.clock.moved += timedelta(hours=1)
-        await until_sent(acting)
-        found = await acting.repository.read(lambda connection: outbox.read_settings(connection, {"alice"}))
+            harness.clock.moved += timedelta(hours=1)
+        await until_sent(leader)
+        found = await leader.repository.read(lambda connection: outbox.read_settings(connection, {"alice"}))
     assert f"webhook: 127.0.0.1 answered {status}" in found["alice"].problem
     assert {path for path, _, _ in receivers.requests} == {"/hook"}, "no redirect is followed"
 
 
-ALLOWED = Notifications(None, (), ("hooks.example.com", "*.office.com", "10.0.0.1"), ("ntfy.lan:8080", "*.lan"))
+ALLOWED = Notifications(None, (), ("hooks.example.com", "*.harness.com", "10.0.0.1"), ("ntfy.lan:8080", "*.lan"))
 
 
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
         ("https://hooks.example.com/x?y=z", ""),
-        ("https://a.b.office.com/x", ""),
+        ("https://a.b.harness.com/x", ""),
         ("https://HOOKS.example.com./x", ""),
         ("http://ntfy.lan:8080/topic", ""),
         ("http://other.lan/topic", ""),
         ("http://hooks.example.com/x", "needs https"),
         ("https://hooks.example.com:8443/x", "not among the hosts"),
-        ("https://office.com/x", "not among the hosts"),
-        ("https://evil-office.com/x", "not among the hosts"),
+        ("https://harness.com/x", "not among the hosts"),
+        ("https://evil-harness.com/x", "not among the hosts"),
         ("https://evil.example.com/x", "not among the hosts"),
         ("http://other.lan:8080/topic", "not among the hosts"),
         ("https://10.0.0.1/x", "private network"),
@@ -262,9 +262,9 @@ async def test_no_name_leads_into_a_private_network(receivers: Receivers, host: 
 
 async def test_settings_are_one_page_and_a_test_message_arrives(portal: Portal, receivers: Receivers) -> None:
     assert "Messages outside these pages" not in (await portal.read("alice", "notices")).text, "nothing is allowed"
-    acting = portal.served.acting
+    leader = portal.served.leader
     allowed = replace(receivers.allowed, mail_domains=("example.org",))
-    acting.settings = replace(acting.settings, cluster=replace(acting.settings.cluster, notifications=allowed))
+    leader.settings = replace(leader.settings, cluster=replace(leader.settings.cluster, notifications=allowed))
     wishes = dict(receivers.wishes.targets)
     form = {**wishes, "topic": Topic.FAILED.value}
     for wrong, said in (
@@ -287,10 +287,10 @@ async def test_settings_are_one_page_and_a_test_message_arrives(portal: Portal, 
 
 async def test_address_of_the_login_is_known_from_the_start(portal: Portal) -> None:
     """The Hub tells it with the admission request."""
-    acting = portal.served.acting
-    acting.settings = replace(
-        acting.settings,
-        cluster=replace(acting.settings.cluster, notifications=Notifications(MailServer("mail.lan", "hub@lan"))),
+    leader = portal.served.leader
+    leader.settings = replace(
+        leader.settings,
+        cluster=replace(leader.settings.cluster, notifications=Notifications(MailServer("mail.lan", "hub@lan"))),
     )
     request = wants("alice")
     fields = ("user", "server", "team", "template", "preemptible", "priority", "requeue", "namespace", "pods", "nonce")

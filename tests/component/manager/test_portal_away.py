@@ -17,8 +17,8 @@ from dlspawner.manager.model.notice import NoticeKind
 from dlspawner.manager.state.notify import post
 from tests.component.manager.manager_harness import wants
 from tests.component.manager.portals import Portal, browsing, lead
+from tests.component.manager.real_hub import free_port
 from tests.component.manager.tcp_proxy import Wire, wired
-from tests.component.manager.world import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
@@ -55,9 +55,9 @@ async def followed(portal: Portal) -> AsyncIterator[Followed]:
     portal.knows("alice", "first")
     await portal.runs(wants("alice", server="first"))
     async with wired(portal.served.manager.service.port) as wire, browsing(portal, "alice", forgives=MEANT) as page:
-        await lead(portal.world, wire.url)
+        await lead(portal.real_hub, wire.url)
         async with page.expect_response("**/api/events", timeout=90_000):
-            await page.goto(f"{portal.world.jobs}/")
+            await page.goto(f"{portal.real_hub.jobs}/")
         await expect(page.get_by_text("first").first).to_be_visible()
         went: list[str] = []
         page.on("framenavigated", lambda frame: went.append(frame.url))
@@ -71,7 +71,7 @@ async def test_page_without_a_stream_polls(portal: Portal, status: int | None) -
 
     portal.knows("alice", "first")
     await portal.runs(wants("alice", server="first"))
-    jobs = f"{portal.world.jobs}/"
+    jobs = f"{portal.real_hub.jobs}/"
     async with browsing(portal, "alice", forgives=MEANT) as page:
         await page.route("**/api/events", refuse)
         # The look that follows from losing the stream is over before anything changes.
@@ -94,7 +94,10 @@ async def test_page_says_that_the_manager_is_away_and_follows_when_it_is_back(fo
 @asynccontextmanager
 async def without_hub(portal: Portal) -> AsyncIterator[None]:
     """The proxy finds nobody where the Hub was, nor does the Manager when it looks for people's servers."""
-    routes, headers = f"http://127.0.0.1:{portal.world.proxy_port}/api/routes", {"Authorization": "token proxy-token"}
+    routes, headers = (
+        f"http://127.0.0.1:{portal.real_hub.proxy_port}/api/routes",
+        {"Authorization": "token proxy-token"},
+    )
     async with aiohttp.ClientSession(headers=headers) as session:
         async with session.get(routes) as answer:
             hub, known = (await answer.json())["/"], portal.hub.servers
@@ -114,27 +117,29 @@ async def test_page_opened_while_the_hub_is_away_is_complete(portal: Portal) -> 
     await portal.runs(wants("alice", server="first"))
     broken: set[str] = set()
     async with browsing(portal, "alice", forgives=MEANT, color_scheme="dark") as page:
-        await page.goto(f"{portal.world.jobs}/")  # which lets its reader in; what it has loaded is forgotten
+        await page.goto(f"{portal.real_hub.jobs}/")  # which lets its reader in; what it has loaded is forgotten
         async with without_hub(portal):
             await (await page.context.new_cdp_session(page)).send("Network.clearBrowserCache")
             page.on("response", lambda one: broken.add(one.url) if one.status >= 400 else None)
-            await page.goto(f"{portal.world.jobs}/")
+            await page.goto(f"{portal.real_hub.jobs}/")
             await expect(page.get_by_role("alert")).to_contain_text("The Hub does not answer at the moment")
             await expect(page.get_by_text("first").first).to_be_visible()
             assert await page.evaluate("getComputedStyle(document.querySelector('.navbar')).display") == "flex"
             assert await page.evaluate("document.documentElement.dataset.bsTheme") == "dark"
             await page.wait_for_load_state("load")
-    assert broken <= {f"{portal.world.public}/hub/logo"}
+    assert broken <= {f"{portal.real_hub.public}/hub/logo"}
 
 
 async def test_times_in_sentences_are_those_of_the_readers_time_zone(portal: Portal) -> None:
     question = await portal.runs(wants("alice"))
-    job, at = portal.served.book.records[question.job].job, portal.office.clock() + timedelta(minutes=30)
+    job, at = portal.served.store.records[question.job].job, portal.harness.clock() + timedelta(minutes=30)
     text = "A node is closed {when}."
-    await portal.served.book.transact(lambda turn: post(turn, job, NoticeKind.QUOTA_LOWERED, text, until=at))
+    await portal.served.store.transact(
+        lambda transaction: post(transaction, job, NoticeKind.QUOTA_LOWERED, text, until=at)
+    )
     assert f"A node is closed at {at:%H:%M} UTC, in" in (await portal.read("alice")).text
     async with browsing(portal, "alice", timezone_id="Asia/Kolkata", locale="en-GB") as page:
-        await page.goto(f"{portal.world.jobs}/")
+        await page.goto(f"{portal.real_hub.jobs}/")
         local = f"{at.astimezone(ZoneInfo('Asia/Kolkata')):%H:%M}"
         await expect(page.get_by_text(f"A node is closed at {local}, in")).to_be_visible()
         shown = page.locator("[data-notice] time")

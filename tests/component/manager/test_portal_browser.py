@@ -32,10 +32,10 @@ from dlspawner.manager.state.notify import post
 from tests.component.manager import metrics
 from tests.component.manager.manager_harness import until, wants
 from tests.component.manager.portals import TEAMS, Portal, browsing, portals
+from tests.component.manager.real_hub import RealHub
 from tests.component.manager.test_advice import put_advice
 from tests.component.manager.test_history_page import fill
 from tests.component.manager.test_portal_jobs import offer_ports
-from tests.component.manager.world import World
 from tests.harness.accessible import (
     DRAWN,
     JAVASCRIPT,
@@ -106,7 +106,7 @@ TROUBLES = {
         "jobs": "no such job",
     },
     "no Hub": {"": "The Hub does not answer", "jobs": "runs", "wait": "is being started"},
-    "not acting": {"": "does not decide now", "queue": "does not decide now", "wait": "does not decide now"},
+    "not leader": {"": "does not decide now", "queue": "does not decide now", "wait": "does not decide now"},
 }
 
 
@@ -173,10 +173,10 @@ def prometheus_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 async def filled(
-    world: World, prometheus_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    real_hub: RealHub, prometheus_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Filled]:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    async with portals(world, tmp_path, MANY_TEAMS) as portal:
+    async with portals(real_hub, tmp_path, MANY_TEAMS) as portal:
         object.__setattr__(portal.served.manager, "ssh_target", read_target("gate.example:2222"))
         offer_ports(portal)
         await waits_in_every_state(portal)
@@ -191,37 +191,37 @@ async def filled(
         portal.knows("root-admin", "old")
         ended = await portal.waits(wants("root-admin", gpus=8, server="old"))
         await portal.read("root-admin", f"jobs/{ended.job}/stop", "POST")
-        await portal.office.make_node("gpu-2", gpus=4)
-        book: JobStore = portal.served.book
-        await until(lambda: "gpu-2" in book.nodes, "the node is seen")
-        book.put_node(replace(book.nodes["gpu-2"], cordoned=True))
-        job = book.records[runs.job].job
-        await book.transact(lambda turn: post(turn, job, NoticeKind.IDLE, "It is unused.", keep=True))
+        await portal.harness.make_node("gpu-2", gpus=4)
+        store: JobStore = portal.served.store
+        await until(lambda: "gpu-2" in store.nodes, "the node is seen")
+        store.put_node(replace(store.nodes["gpu-2"], cordoned=True))
+        job = store.records[runs.job].job
+        await store.transact(lambda transaction: post(transaction, job, NoticeKind.IDLE, "It is unused.", keep=True))
         portal.hub.groups = {"default": frozenset({"alice", "bob"})}
         await fill(portal)
-        await portal.served.acting.repository._database.write(put_advice)
+        await portal.served.leader.repository._database.write(put_advice)
         await prints(portal, ended.job)
-        await began_earlier(book, runs.job)
-        portal.served.acting.prometheus = PrometheusClient(prometheus_url) if prometheus_url else None
+        await began_earlier(store, runs.job)
+        portal.served.leader.prometheus = PrometheusClient(prometheus_url) if prometheus_url else None
         yield Filled(portal, runs.job, ended.job, bool(prometheus_url))
-        if portal.served.acting.prometheus is not None:
-            await portal.served.acting.prometheus.close()
+        if portal.served.leader.prometheus is not None:
+            await portal.served.leader.prometheus.close()
 
 
 async def waits_in_every_state(portal: Portal) -> None:
     """Requests in every state; all GPUs are free in the end."""
-    acting = portal.served.acting
-    give_back = await acting.hold_all_gpus()
+    leader = portal.served.leader
+    give_back = await leader.hold_all_gpus()
     never, weary = wants("somebody-2", server="never", team="team-6"), wants("root-admin", server="weary")
     for question in (never, weary):
         await portal.waits(question)
     less = MANY_TEAMS.replace("quota: {gpu: 1}, borrow_limit: 6", "quota: {gpu: 0}, borrow_limit: 0")
-    (portal.office.folder / "teams.yaml").write_text(less)
-    looks = portal.served.acting.admission.explainer  # type: ignore[union-attr]
-    await until(lambda: looks.inadmissible(portal.served.book.records[never.job].job), "it can not start any more")
-    portal.office.hub_refuses(HubRejected(403, "auth has expired for root-admin, login again"), weary)
+    (portal.harness.folder / "teams.yaml").write_text(less)
+    looks = portal.served.leader.admission.explainer  # type: ignore[union-attr]
+    await until(lambda: looks.inadmissible(portal.served.store.records[never.job].job), "it can not start any more")
+    portal.harness.hub_refuses(HubRejected(403, "auth has expired for root-admin, login again"), weary)
     await give_back()
-    await until(lambda: acting.state(weary) is JobState.LOGIN_REQUIRED, "it waits for a login")
+    await until(lambda: leader.state(weary) is JobState.LOGIN_REQUIRED, "it waits for a login")
     portal.hub.starts = None
     for user, name in (("somebody-1", "much"), ("somebody-3", "no"), ("somebody-2", "never")):
         portal.knows(user, name)
@@ -239,12 +239,12 @@ async def prints(portal: Portal, job: str) -> None:
     await portal.served.manager.database.write(lambda connection: logs.write(connection, [reading], 2**20))
 
 
-async def began_earlier(book: JobStore, job: str) -> None:
+async def began_earlier(store: JobStore, job: str) -> None:
     """The job has been running for half an hour, as far as anybody knows."""
     started = datetime.now(UTC) - timedelta(minutes=30)
-    known = book.records[job]
+    known = store.records[job]
     earlier = replace(known, job=replace(known.job, started=started))
-    await book.transact(lambda turn: turn.write(earlier, EventReason.QUEUED))
+    await store.transact(lambda transaction: transaction.write(earlier, EventReason.QUEUED))
 
 
 async def wrong(page: Page) -> list[str]:
@@ -254,7 +254,7 @@ async def wrong(page: Page) -> list[str]:
 async def look(page: Page, filled: Filled, path: str, name: str, part: tuple[str, int] = ("main", 1)) -> list[str]:
     """What is wrong with one page, of which there is a picture then; ``part`` is there so often at least."""
     problems: list[str] = []
-    answer = await page.goto(f"{filled.portal.world.jobs}/{path}")
+    answer = await page.goto(f"{filled.portal.real_hub.jobs}/{path}")
     assert answer is not None
     await page.evaluate(DRAWN)
     jumped = await page.evaluate("window.jumped")
@@ -293,14 +293,14 @@ async def test_every_page_is_accessible_and_fits(filled: Filled, view: str) -> N
     ("user", "view"), [("alice", VIEWS["light"]), ("root-admin", PHONE_AT_NIGHT)], ids=["a person", "an administrator"]
 )
 async def test_empty_pages_and_error_pages_are_accessible(
-    user: str, view: dict[str, Any], world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    user: str, view: dict[str, Any], real_hub: RealHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
     PICTURES.mkdir(parents=True, exist_ok=True)
     monkeypatch.setattr(base, "_AGAIN_SECONDS", "600")  # not while it is being looked at
     problems, job = list[str](), f"j-{'a' * 12}"
     async with (
-        portals(world, tmp_path) as portal,
+        portals(real_hub, tmp_path) as portal,
         browsing(portal, user, forgives=("status of 503", "status of 403", *BY_TOOLS), **view) as page,
     ):
         filled = Filled(portal, "", "", measured=False)
@@ -308,10 +308,10 @@ async def test_empty_pages_and_error_pages_are_accessible(
         for trouble, said in TROUBLES.items():
             if trouble == "no Hub":
                 job = (await portal.runs(wants(user, server="runs"))).job
-                assert (await portal.served.acting.ask(wants(user, server="soon"))).decision == "admit"
+                assert (await portal.served.leader.ask(wants(user, server="soon"))).decision == "admit"
                 portal.hub.servers = None
-            elif trouble == "not acting":
-                portal.served.acting.admission = None
+            elif trouble == "not leader":
+                portal.served.leader.admission = None
             for path in addresses(job, f"{user}/soon"):
                 name, says = f"{trouble}-{user}".replace(" ", "-"), said.get(path.split("/")[0], "")
                 found = await look(page, filled, path, name, (f"main:has-text('{says}')", 1))

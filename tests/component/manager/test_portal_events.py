@@ -27,7 +27,7 @@ from tests.component.manager.test_portal_views import NOW, job
 @contextlib.asynccontextmanager
 async def streaming(portal: Portal, user: str) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
     """Somebody who listens; what they are told, after they have been told that they listen."""
-    token = await asyncio.to_thread(portal.world.token, user)
+    token = await asyncio.to_thread(portal.real_hub.token, user)
     async with (
         aiohttp.ClientSession(headers={"Authorization": f"token {token}"}) as session,
         session.get(f"{portal.served.url}/api/events") as answer,
@@ -65,14 +65,14 @@ async def test_owner_and_admin_receive_the_job_and_others_that_the_queue_has_cha
 
 
 async def test_streams_end_when_this_manager_is_no_leader_any_more(portal: Portal) -> None:
-    acting = portal.served.acting
+    leader = portal.served.leader
     async with streaming(portal, "alice") as alice:
-        await portal.office.make_node("gpu-2")
+        await portal.harness.make_node("gpu-2")
         assert await first(alice, "cluster") is True
-        acting.event_bus.end()
+        leader.event_bus.end()
         async with asyncio.timeout(20):
             assert [event async for event in alice if event.keys() - {"cluster", "queue"}] == []
-    acting.admission = None
+    leader.admission = None
     answer = await portal.read("alice", "api/events")
     assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
     page = await portal.read("alice", "")
@@ -138,7 +138,7 @@ async def test_open_page_follows_and_announces_changes(portal: Portal, monkeypat
     await portal.runs(wants("holder", gpus=8, server="all"))
     async with browsing(portal, "alice") as page:
         async with page.expect_response("**/api/events", timeout=90_000):
-            await page.goto(f"{portal.world.jobs}/")
+            await page.goto(f"{portal.real_hub.jobs}/")
         await expect(page.get_by_text("No jobs yet.")).to_be_visible()
         question = await portal.waits(wants("alice", server="train"))
         portal.knows("alice", "train")
@@ -151,5 +151,5 @@ async def test_open_page_follows_and_announces_changes(portal: Portal, monkeypat
         await expect(page.get_by_role("button", name="Cancel: train")).to_be_focused()
         await page.keyboard.press("Enter")
         await expect(page.get_by_role("status").first).to_contain_text("train has ended")
-        assert question.job not in portal.served.book.records
-        assert second.job in portal.served.book.records
+        assert question.job not in portal.served.store.records
+        assert second.job in portal.served.store.records

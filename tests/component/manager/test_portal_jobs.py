@@ -80,8 +80,8 @@ async def test_an_end_has_one_reason_on_every_page_and_for_the_hub_whichever_see
     portal: Portal, first: str, status: dict[str, Any], deleted: bool, reason: str, sentence: str
 ) -> None:
     question, name = await portal.runs(wants("alice", server="train")), "jupyter-alice--train"
-    hub = ManagerClient(portal.served.url, derive_hub_token(portal.world.tokens["manager"]), log)
-    pod = (await portal.office.pods())[name]
+    hub = ManagerClient(portal.served.url, derive_hub_token(portal.real_hub.tokens["manager"]), log)
+    pod = (await portal.harness.pods())[name]
     judged = pod_status.evaluate(merge_patch(pod, {"status": status, **({"metadata": DELETED} if deleted else {})}))
     assert isinstance(judged, pod_status.Terminated)
     assert sentence in text.without_last_words(judged.reason)
@@ -93,16 +93,16 @@ async def test_an_end_has_one_reason_on_every_page_and_for_the_hub_whichever_see
     if first == "Hub":
         await hub_sees()
     if status:
-        await portal.office.cluster.patch(PODS, name, {"status": status}, NAMESPACE, subresource="status")
+        await portal.harness.cluster.patch(PODS, name, {"status": status}, NAMESPACE, subresource="status")
     if deleted:
-        await portal.office.delete(pod)
-    await until_observed(portal.office, portal.served.acting)
+        await portal.harness.delete(pod)
+    await until_observed(portal.harness, portal.served.leader)
     if first == "Manager":
         await hub_sees()
-    await portal.office.delete(pod, grace=0)
-    await until_ended(portal.served.acting, question)
+    await portal.harness.delete(pod, grace=0)
+    await until_ended(portal.served.leader, question)
     portal.hub.over.add(("alice", "train"))
-    assert (await portal.served.acting.reasons(question))[-1] == reason
+    assert (await portal.served.leader.reasons(question))[-1] == reason
     assert await hub.stop_reason(question.job) == text.without_last_words(judged.reason)
     for page in ("", "all", "api/jobs", f"jobs/{question.job}", f"api/jobs/{question.job}"):
         answer = await portal.read("alice", page)
@@ -112,13 +112,13 @@ async def test_an_end_has_one_reason_on_every_page_and_for_the_hub_whichever_see
 async def test_reason_for_which_the_hub_gives_a_start_up_is_on_every_page(portal: Portal) -> None:
     """A pod tells nothing of an image that does not exist, or of a container that its node has started again."""
     question, why = await portal.runs(wants("alice", server="train")), "The image x does not exist: check its name."
-    hub = ManagerClient(portal.served.url, derive_hub_token(portal.world.tokens["manager"]), log)
+    hub = ManagerClient(portal.served.url, derive_hub_token(portal.real_hub.tokens["manager"]), log)
     await hub.job_ended(question.job, "bob", "It is not theirs.")
     await hub.job_ended(question.job, "alice", why)
-    await portal.office.delete((await portal.office.pods())["jupyter-alice--train"], grace=0)
-    await until_ended(portal.served.acting, question)
+    await portal.harness.delete((await portal.harness.pods())["jupyter-alice--train"], grace=0)
+    await until_ended(portal.served.leader, question)
     portal.hub.over.add(("alice", "train"))
-    assert (await portal.served.acting.reasons(question))[-1] == "failed"
+    assert (await portal.served.leader.reasons(question))[-1] == "failed"
     for page in ("", f"jobs/{question.job}", f"api/jobs/{question.job}"):
         answer = await portal.read("alice", page)
         assert why in answer.text + answer.body, page
@@ -128,7 +128,7 @@ async def test_reason_for_which_the_hub_gives_a_start_up_is_on_every_page(portal
 
 async def test_starting_job_has_the_latest_event_of_its_pod(portal: Portal) -> None:
     question, name = wants("alice", server="train"), "jupyter-alice--train"
-    assert (await portal.served.acting.ask(question)).decision == "admit"
+    assert (await portal.served.leader.ask(question)).decision == "admit"
     portal.knows("alice", "train")
     portal.hub.pending.add(("alice", "train"))
 
@@ -145,7 +145,7 @@ async def test_starting_job_has_the_latest_event_of_its_pod(portal: Portal) -> N
         return all([told[path].format(sentence) in (await portal.read(user, path)).body for user, path in pages])
 
     assert await everybody_reads("Starting.")
-    pod = await portal.office.make_pod(question, name=name)
+    pod = await portal.harness.make_pod(question, name=name)
     await happens(portal, pod, "Pulling", 'Pulling image "registry.example/lab"')
     await until(lambda: everybody_reads("Its image is being fetched."), "the event is told")
     for path, words in told.items():  # who may not read the log
@@ -153,15 +153,15 @@ async def test_starting_job_has_the_latest_event_of_its_pod(portal: Portal) -> N
             assert words.format("Starting.") in (await portal.read("root-admin", path)).body, path
     await happens(portal, pod, "BackOff", 'Back-off pulling image "registry.example/lab"')
     await until(lambda: everybody_reads(BACK_OFF), "the next one is")
-    repository = portal.served.acting.repository
+    repository = portal.served.leader.repository
     assert await repository.latest_pod_events(["j-222222222222", question.job]) == {question.job: BACK_OFF}
 
-    def waits_again(turn: Transaction) -> None:
-        record = turn.record(question.job)
+    def waits_again(transaction: Transaction) -> None:
+        record = transaction.record(question.job)
         assert record is not None
-        lifecycle.requeue(turn, record, EventReason.START_TIMEOUT)
+        lifecycle.requeue(transaction, record, EventReason.START_TIMEOUT)
 
-    await portal.served.book.transact(waits_again)
+    await portal.served.store.transact(waits_again)
     assert await repository.latest_pod_events([question.job]) == {}, "of an earlier start"
 
 
@@ -173,21 +173,21 @@ async def happens(portal: Portal, pod: dict[str, Any], reason: str, message: str
         "metadata": {"name": f"{pod['metadata']['name']}.{reason.lower()}", "namespace": NAMESPACE},
         **{"involvedObject": {"kind": "Pod", **about}, "lastTimestamp": datetime.now(UTC).isoformat()},
     }
-    await portal.office.cluster.create(EVENTS, event, NAMESPACE)
+    await portal.harness.cluster.create(EVENTS, event, NAMESPACE)
 
 
 def offer_tensorboards(portal: Portal) -> None:
-    acting = portal.served.acting
-    tensorboard = replace(acting.settings.templates[0], name="tensorboard")
-    acting.settings = replace(acting.settings, templates=(*acting.settings.templates, tensorboard))
+    leader = portal.served.leader
+    tensorboard = replace(leader.settings.templates[0], name="tensorboard")
+    leader.settings = replace(leader.settings, templates=(*leader.settings.templates, tensorboard))
 
 
 def offer_ports(portal: Portal) -> None:
     """The template offers SSH and a page."""
-    acting = portal.served.acting
+    leader = portal.served.leader
     endpoints = (Endpoint("ssh", 2222, EndpointProtocol.SSH), Endpoint("board", 6006, EndpointProtocol.HTTP))
-    tiny, *others = acting.settings.templates
-    acting.settings = replace(acting.settings, templates=(replace(tiny, endpoints=endpoints), *others))
+    tiny, *others = leader.settings.templates
+    leader.settings = replace(leader.settings, templates=(replace(tiny, endpoints=endpoints), *others))
 
 
 async def test_link_cannot_claim_that_a_job_was_stopped(portal: Portal) -> None:
@@ -220,7 +220,7 @@ async def test_name_of_a_new_job_leads_to_the_form_or_is_refused(portal: Portal,
 
 async def test_only_the_owner_keeps_a_job_alive(portal: Portal) -> None:
     question = await portal.runs(wants("alice", server="train"))
-    culler = portal.served.acting.culler
+    culler = portal.served.leader.culler
     assert culler is not None
     early = await portal.read("alice", f"api/jobs/{question.job}/keep-alive", "POST")
     assert (early.status, early.headers["Retry-After"]) == (503, "5"), "before the first evaluation"
@@ -340,7 +340,7 @@ async def test_stop_of_running_job(portal: Portal, monkeypatch: pytest.MonkeyPat
     question = await portal.runs(wants("alice", server="train"))
     answer = await portal.read("alice", f"jobs/{question.job}/stop", "POST")
     assert (answer.status, answer.location) == (303, f"/services/jobs/?stopped={question.job}")
-    assert portal.served.book.records[question.job].job.state is JobState.STOPPING
+    assert portal.served.store.records[question.job].job.state is JobState.STOPPING
     await until(lambda: set(stopped) == {("alice", "train")}, "the Hub is asked")
     page = await portal.read("alice", answer.location.removeprefix("/services/jobs/"))
     assert "train is being stopped. Its files are kept." in page.text
@@ -360,16 +360,16 @@ async def test_stop_of_running_job(portal: Portal, monkeypatch: pytest.MonkeyPat
 async def test_end_of_a_stopped_job_names_who_stopped_it(portal: Portal, user: str, sentence: str) -> None:
     question = await portal.runs(wants("alice", server="train"))
     if user == "the Hub":
-        hub = ManagerClient(portal.served.url, derive_hub_token(portal.world.tokens["manager"]), log)
+        hub = ManagerClient(portal.served.url, derive_hub_token(portal.real_hub.tokens["manager"]), log)
         await hub.start_interrupted("alice", "train", question.job)
     elif user:
         assert (await portal.read(user, f"jobs/{question.job}/stop", "POST")).status == 303
         assert sentence in (await portal.read("alice")).text
-    pod = (await portal.office.pods())["jupyter-alice--train"]
-    await portal.office.delete(pod)
-    await portal.office.finish("jupyter-alice--train", 0, "Completed", "2040-01-01T00:00:00Z")  # after its deletion
-    await portal.office.delete(pod, grace=0)
-    await until_ended(portal.served.acting, question)
+    pod = (await portal.harness.pods())["jupyter-alice--train"]
+    await portal.harness.delete(pod)
+    await portal.harness.finish("jupyter-alice--train", 0, "Completed", "2040-01-01T00:00:00Z")  # after its deletion
+    await portal.harness.delete(pod, grace=0)
+    await until_ended(portal.served.leader, question)
     page = await portal.read("alice", f"jobs/{question.job}")
     assert sentence in page.text
     assert "The job has finished" not in page.text
@@ -380,7 +380,7 @@ async def test_stop_of_a_queued_job_cancels_it(portal: Portal) -> None:
     question = await portal.waits(wants("alice", server="train"))
     portal.knows("alice", "train")
     answer = await portal.read("alice", f"jobs/{question.job}/stop", "POST")
-    assert question.job not in portal.served.book.records
+    assert question.job not in portal.served.store.records
     page = await portal.read("alice", answer.location.removeprefix("/services/jobs/"))
     assert "train has ended. Its files are kept." in page.text
 
@@ -406,7 +406,7 @@ async def test_start_leads_to_the_job_or_a_reason(
 
         async def starts(user: str, server: str) -> None:
             if isinstance(error, HubRejected) and error.status == 429:
-                await portal.served.acting.ask(wants(user, server=server))
+                await portal.served.leader.ask(wants(user, server=server))
             raise error
 
         portal.hub.starts = starts
@@ -419,21 +419,21 @@ async def test_start_leads_to_the_job_or_a_reason(
 
 
 async def test_card_of_a_notebook_has_a_terminal_and_shows_how_busy_its_gpus_are(portal: Portal) -> None:
-    acting = portal.served.acting
-    template = acting.settings.templates[0]
+    leader = portal.served.leader
+    template = leader.settings.templates[0]
     ssh = Endpoint("ssh", 2222, EndpointProtocol.SSH)
     notebook = replace(template, command=("jupyterhub-singleuser",), endpoints=(ssh,))
-    acting.settings = replace(acting.settings, templates=(notebook,))
+    leader.settings = replace(leader.settings, templates=(notebook,))
     question = await portal.runs(wants("alice", server="train"))
     page = await portal.read("alice")
     assert re.search(r'href="\S*/user/alice/train/lab\?terminal" aria-label="Terminal: train"', page.body)
     assert "GPU utilisation" not in page.body
-    assert acting.culler is not None
-    job, now = portal.served.book.records[question.job].job, portal.office.clock()
+    assert leader.culler is not None
+    job, now = portal.served.store.records[question.job].job, portal.harness.clock()
     samples = tuple((now + timedelta(microseconds=at), percent) for at, percent in ((0, 0.0), (1, 80.0), (1, 80.0)))
     for _ in range(2):  # questions to Prometheus overlap
         found = {"GPU-1": JobMetrics(samples)}
-        acting.culler.evidence.activities.report_gpus(job, 1, found, acting.settings.cluster.culling)
+        leader.culler.evidence.activities.report_gpus(job, 1, found, leader.settings.cluster.culling)
     page = await portal.read("alice")
     assert 'aria-label="GPU utilisation in the last hour: mean 40 %, last 40 %"' in page.body
 

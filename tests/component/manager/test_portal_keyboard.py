@@ -46,7 +46,7 @@ async def tab_to(page: Page, selector: str) -> None:
 async def opened(page: Page, portal: Portal, path: str) -> None:
     """A page that is told of changes."""
     async with page.expect_response("**/api/events", timeout=90_000):
-        await page.goto(f"{portal.world.jobs}/{path}")
+        await page.goto(f"{portal.real_hub.jobs}/{path}")
 
 
 async def runs(portal: Portal, user: str, server: str, gpus: int = 1) -> str:
@@ -72,7 +72,7 @@ async def test_command_is_copied_and_job_stopped_by_keyboard(portal: Portal) -> 
         await tab_to(page, "button[aria-label='Stop: train']")
         await page.keyboard.press("Space")
         await expect(page.get_by_role("button", name="Stop: train")).to_be_focused()
-        assert portal.served.book.records[job].stop is None, "who says no keeps the job"
+        assert portal.served.store.records[job].stop is None, "who says no keeps the job"
         await page.keyboard.press("Enter")
         await expect(page.get_by_role("status").first).to_contain_text("train is being stopped")
         await expect(page.locator("section[data-server=train] :focus")).to_have_count(1)
@@ -118,7 +118,7 @@ async def test_focus_is_kept_through_any_change(portal: Portal) -> None:
 
     async with browsing(portal, "alice") as page:
         await opened(page, portal, "")
-        await page.route(lambda url: url == f"{portal.world.jobs}/", answer)
+        await page.route(lambda url: url == f"{portal.real_hub.jobs}/", answer)
         for name, (order, where) in ORDERS.items():
             await look(page, section(inside=BUTTON))
             await page.locator("#stop-train").focus()
@@ -152,12 +152,12 @@ async def test_nothing_jumps_while_a_page_follows(portal: Portal, path: str) -> 
         await opened(page, portal, path.format(job=job))
         await page.evaluate(DRAWN)
         first = await page.evaluate("window.jumped")
-        address = f"{portal.world.jobs}/{path.format(job=job)}"
+        address = f"{portal.real_hub.jobs}/{path.format(job=job)}"
         async with page.expect_response(address):
             await portal.waits(wants("alice", gpus=2, server="later"))
         async with page.expect_response(address):
-            await portal.office.make_node("gpu-2", gpus=4)
-        await until(lambda: "gpu-2" in portal.served.book.nodes, "the node is seen")
+            await portal.harness.make_node("gpu-2", gpus=4)
+        await until(lambda: "gpu-2" in portal.served.store.nodes, "the node is seen")
         await page.evaluate(DRAWN)
         jumped = await page.evaluate("window.jumped")
     assert (first, jumped <= 0.1) == (0, True), (first, jumped)

@@ -26,17 +26,17 @@ from dlspawner.manager.model.access import Viewer
 from tests.component.manager.manager_harness import until, wants
 from tests.component.manager.portals import Portal
 from tests.component.manager.test_portal_views import NOW, JobState, job
-from tests.component.manager.test_portal_views import world as world_of
+from tests.component.manager.test_portal_views import cluster_state as cluster_state_of
 
 
 @pytest.mark.parametrize("kind", list(Reason), ids=lambda kind: kind.value)
 def test_reason_for_others_has_no_figures_of_the_owner(kind: Reason) -> None:
     waits = job(JobState.QUEUED)
-    world = world_of(waits)
+    state = cluster_state_of(waits)
     looks: Any = SimpleNamespace(why=lambda *_: "You have 3 jobs.", reason=lambda *_: kind, estimate=lambda *_: None)
-    (others,) = queued_rows(world, NOW, Viewer("bob"), [waits], looks)
-    (admins,) = queued_rows(world, NOW, Viewer("vera", frozenset({"vision"})), [waits], looks)
-    (own,) = queued_rows(world, NOW, Viewer("alice"), [waits], looks)
+    (others,) = queued_rows(state, NOW, Viewer("bob"), [waits], looks)
+    (admins,) = queued_rows(state, NOW, Viewer("vera", frozenset({"vision"})), [waits], looks)
+    (own,) = queued_rows(state, NOW, Viewer("alice"), [waits], looks)
     assert own.why == "You have 3 jobs."
     assert "You" not in others.why
     assert (others.who, others.server, others.job) == ("", "", "")
@@ -45,9 +45,9 @@ def test_reason_for_others_has_no_figures_of_the_owner(kind: Reason) -> None:
 
 
 async def test_cluster_page_shows_free_and_closed_nodes(portal: Portal) -> None:
-    await portal.office.make_node("gpu-2", gpus=4)
+    await portal.harness.make_node("gpu-2", gpus=4)
     await portal.runs(wants("alice", gpus=3))
-    await until(lambda: "gpu-2" in portal.served.book.nodes, "the node is seen")
+    await until(lambda: "gpu-2" in portal.served.store.nodes, "the node is seen")
     page = await portal.read("bob", "cluster")
     assert "GPU 9 of 12 free, at most 5 on one node" in page.text
     before = (await portal.ask("bob", "cluster"))[1]["gpu_types"][0]
@@ -56,8 +56,8 @@ async def test_cluster_page_shows_free_and_closed_nodes(portal: Portal) -> None:
     assert page.body.count('role="listitem" class="guaranteed"') == 3
     assert ("team Everybody" in page.text, "alice / " in page.text) == (True, False), "only her team is told to others"
     assert "alice / default server" in (await portal.read("alice", "cluster")).text
-    node = portal.served.book.nodes["gpu-2"]
-    portal.served.book.put_node(replace(node, cordoned=True))
+    node = portal.served.store.nodes["gpu-2"]
+    portal.served.store.put_node(replace(node, cordoned=True))
     page = await portal.read("bob", "cluster")
     assert "GPU 5 of 12 free, at most 5 on one node; 4 on closed nodes" in page.text
     assert page.body.count('role="listitem" class="closed"') == 4
@@ -65,11 +65,13 @@ async def test_cluster_page_shows_free_and_closed_nodes(portal: Portal) -> None:
     told = (await portal.ask("bob", "cluster"))[1]
     assert {node["name"]: node["state"] for node in told["nodes"]}["gpu-2"] == "cordoned"
     assert (told["gpu_types"][0]["free"], told["gpu_types"][0]["unschedulable"]) == (5, 4)
-    world = portal.served.book.cluster_state
-    world.configure(replace(world.cluster, extended_resources=(ExtendedResource("rdma/hca", "Adapters"),)), world.teams)
-    portal.served.book.put_node(replace(node, gpus=(*node.gpus, ("rdma/hca", 4 * GPU))))
+    real_hub = portal.served.store.cluster_state
+    real_hub.configure(
+        replace(real_hub.cluster, extended_resources=(ExtendedResource("rdma/hca", "Adapters"),)), real_hub.teams
+    )
+    portal.served.store.put_node(replace(node, gpus=(*node.gpus, ("rdma/hca", 4 * GPU))))
     assert "4 of 4 Adapters" in (await portal.read("bob", "cluster")).text
-    portal.served.book.put_node(replace(node, ready=False, taints=(Taint("maintenance", "disk"),)))
+    portal.served.store.put_node(replace(node, ready=False, taints=(Taint("maintenance", "disk"),)))
     page = await portal.read("bob", "cluster")
     assert "gpu-2 unhealthy taint maintenance=disk: NoSchedule" in page.text
     assert [" ready " in (await portal.read("bob", f"cluster?type={kind}")).text for kind in ("", "gpu", "none")] == [
@@ -120,8 +122,8 @@ async def test_restart_is_for_owner_and_admin(
 
 
 async def test_refusal_of_a_restart_is_the_same_by_page_and_rest(portal: Portal) -> None:
-    job, teams = await ended_of_alice(portal), portal.served.acting.settings.teams
-    settings = portal.served.acting.settings
+    job, teams = await ended_of_alice(portal), portal.served.leader.settings.teams
+    settings = portal.served.leader.settings
 
     async def refused() -> str:
         form = {"server": "train", "job": job}
@@ -131,10 +133,10 @@ async def test_refusal_of_a_restart_is_the_same_by_page_and_rest(portal: Portal)
         assert (on_page.status, told["detail"] in on_page.text) == (by_rest.status, True), (told, on_page.text)
         return str(told["detail"])
 
-    portal.served.acting.settings = replace(settings, teams=replace(teams, blocked=frozenset({"alice"})))
+    portal.served.leader.settings = replace(settings, teams=replace(teams, blocked=frozenset({"alice"})))
     assert await refused() == BLOCKED.format(user="alice")
     assert "Start again" not in (await portal.read("root-admin", f"jobs/{job}")).text
-    portal.served.acting.settings = settings
+    portal.served.leader.settings = settings
     portal.hub.starts = lambda *_: fails(HubRejected(403, "Your auth has expired. Login required."))
     assert await refused() == LOG_IN.format(user="alice")
     portal.hub.starts = lambda *_: fails(HubUnavailable("The Hub does not answer."))
@@ -182,10 +184,10 @@ async def test_long_list_has_pages(portal: Portal, monkeypatch: pytest.MonkeyPat
 async def test_list_of_all_jobs_has_title_and_filters_of_its_viewer(
     portal: Portal, user: str, title: str, by_person: bool, teams: set[str]
 ) -> None:
-    acting = portal.served.acting
-    (tiny,) = acting.settings.templates
+    leader = portal.served.leader
+    (tiny,) = leader.settings.templates
     secret = replace(tiny, name="secret", title="Of another team", who=("language",))
-    acting.settings = replace(acting.settings, templates=(tiny, secret))
+    leader.settings = replace(leader.settings, templates=(tiny, secret))
     page = await portal.read(user, "all")
     assert ("Of another team" in page.body) == (user == "root-admin")
     assert page.text.startswith(title)
@@ -279,7 +281,7 @@ async def test_teams_are_shown_to_their_admins(portal: Portal) -> None:
 async def test_list_of_very_many_events_is_shortened(portal: Portal) -> None:
     await portal.runs(wants("holder", gpus=8, server="held"))
     job = (await portal.waits(wants("alice", gpus=2, server="train"))).job
-    store = portal.served.acting.repository._database
+    store = portal.served.leader.repository._database
 
     async def add(count: int) -> None:
         row = {"job": job, "at": datetime.now(UTC), "state": "queued", "reason": "test", "detail": ""}

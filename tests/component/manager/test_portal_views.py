@@ -250,7 +250,7 @@ KINDS = tuple(
 VISION = Team("vision", "Vision", quota=(TeamQuota("a100", 4),))
 
 
-def world(*jobs: Job, teams: TeamsConfig | None = None) -> ClusterState:
+def cluster_state(*jobs: Job, teams: TeamsConfig | None = None) -> ClusterState:
     made = ClusterState(ClusterConfig(KINDS, CpuMemory(1000, 1), CpuMemory(1000, 1)), teams or TeamsConfig((VISION,)))
     for one in jobs:
         made.put(one)
@@ -259,16 +259,18 @@ def world(*jobs: Job, teams: TeamsConfig | None = None) -> ClusterState:
 
 def test_quota_share_of_a_team() -> None:
     jobs = (job(gpus=3000), job(id="j-3", preemptible=True, gpus=1000))
-    (found,) = quota_shares(world(*jobs), (VISION,))
+    (found,) = quota_shares(cluster_state(*jobs), (VISION,))
     assert (found.title, found.kind, found.quota) == ("Vision", "A100", 4000)
     assert found.sentence == "3 of 4 GPUs used, 1 free, 1 borrowed"
     assert found.bars == (60.0, 0.0, 20.0, 20.0)
-    (found,) = quota_shares(world(job(), job(JobState.QUEUED, id="j-4", gpus=1000, nodes=("n1",))), (VISION,))
+    (found,) = quota_shares(cluster_state(job(), job(JobState.QUEUED, id="j-4", gpus=1000, nodes=("n1",))), (VISION,))
     assert found.sentence == "2 of 4 GPUs used, 1 reserved for queued jobs, 1 free"
     assert found.bars == (50.0, 25.0, 0.0, 25.0)
-    assert quota_shares(world(teams=TeamsConfig((Team("vision"),))), (Team("vision"),)) == (), "neither quota nor use"
+    assert quota_shares(cluster_state(teams=TeamsConfig((Team("vision"),))), (Team("vision"),)) == (), (
+        "neither quota nor use"
+    )
     adapters = Team("vision", extended_quota=(("rdma/hca", 4),))
-    (found,) = quota_shares(world(teams=TeamsConfig((adapters,))), (adapters,))
+    (found,) = quota_shares(cluster_state(teams=TeamsConfig((adapters,))), (adapters,))
     assert (found.kind, found.sentence) == ("rdma/hca", "0 of 4 used, 4 free")
 
 

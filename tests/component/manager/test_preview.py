@@ -61,7 +61,7 @@ async def test_preview_of_options(
     page = await preview(portal, server, **given)
     assert f'data-decision="{decision}"' in page.body
     assert sentence in page.text
-    assert len(portal.served.book.records) == 1, "nothing is submitted"
+    assert len(portal.served.store.records) == 1, "nothing is submitted"
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,6 @@ async def test_preview_has_the_sentences_of_the_submission(portal: Portal, gpus:
         await portal.runs(wants(holder, gpus=4))
     page = await preview(portal, gpus=gpus)
     assert f'data-decision="{decision}"' in page.body
-    answer = await portal.served.acting.ask(wants("alice", gpus=gpus))
+    answer = await portal.served.leader.ask(wants("alice", gpus=gpus))
     assert answer.sentences[0] in page.text
     assert ("It would be number 1 in the queue." in page.text) is (decision == "wait")

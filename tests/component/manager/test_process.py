@@ -13,7 +13,7 @@ import requests
 
 from dlspawner.core.link import derive_hub_token
 from dlspawner.manager.app import Manager
-from tests.component.manager.world import manager_environment, process, wait_for
+from tests.component.manager.real_hub import manager_environment, process, wait_for
 from tests.harness.ports import free_port
 
 COMMAND = [sys.executable, "-W", "error", "-m", "dlspawner.manager"]

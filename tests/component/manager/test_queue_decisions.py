@@ -14,34 +14,34 @@ from dlspawner.core.job import Job, JobState
 from dlspawner.core.scheduling import admission
 from dlspawner.core.scheduling.cluster_state import ClusterState
 from dlspawner.core.scheduling.limits import Blocked
-from tests.component.manager.manager_harness import Acting, Office, until, wants
+from tests.component.manager.manager_harness import Leader, ManagerHarness, until, wants
 
 TEAMS = "teams: {default: {quota: {gpu: 8}}, speech: {title: Speech}}\n"
 
 
-async def test_places_and_ids_survive_a_restart(office: Office, db_url: str) -> None:
+async def test_places_and_ids_survive_a_restart(harness: ManagerHarness, db_url: str) -> None:
     users = [f"u{number}" for number in range(5)]
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
         await leader.hold_all_gpus()
         for user in users:
             await leader.ask(wants(user))
         before = {user: [(one.job.id, one.position) for one in leader.service.pending(user)] for user in users}
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
         after = {user: [(one.job.id, one.position) for one in leader.service.pending(user)] for user in users}
         assert after == before
 
 
-async def test_scheduled_job_is_started_after_a_restart(office: Office, db_url: str) -> None:
+async def test_scheduled_job_is_started_after_a_restart(harness: ManagerHarness, db_url: str) -> None:
     waits = wants()
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
         await leader.until_due(waits)
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
         leader.hub_starts(waits)
         await until(lambda: leader.started(waits), "the Hub was asked")
         assert await leader.reasons(waits) == ["queued", "scheduled", "admitted"]
 
 
-async def test_free_gpus_are_for_the_queue_and_not_for_a_new_request(leader: Acting) -> None:
+async def test_free_gpus_are_for_the_queue_and_not_for_a_new_request(leader: Leader) -> None:
     waits = wants(gpus=8)
     release = await leader.hold_all_gpus()
     await leader.ask(waits)
@@ -61,11 +61,11 @@ async def test_free_gpus_are_for_the_queue_and_not_for_a_new_request(leader: Act
     ],
 )
 async def test_repeated_request_for_no_more_keeps_its_place(
-    office: Office, change: dict[str, Any], position: int
+    harness: ManagerHarness, change: dict[str, Any], position: int
 ) -> None:
     waits = wants(gpus=2, requeue=True)
-    add_template(office, "other")
-    async with office.manager() as leader:
+    add_template(harness, "other")
+    async with harness.manager() as leader:
         await leader.hold_all_gpus()
         for request in (waits, wants("behind")):
             await leader.ask(request)
@@ -79,7 +79,7 @@ async def test_repeated_request_for_no_more_keeps_its_place(
         assert await leader.reasons(waits) == (["queued", "changed"] if change else ["queued"])
 
 
-async def test_scheduled_job_that_asks_for_more_waits_again_and_holds_nothing(leader: Acting) -> None:
+async def test_scheduled_job_that_asks_for_more_waits_again_and_holds_nothing(leader: Leader) -> None:
     waits = wants()
     await leader.until_due(waits)
     await leader.ask(wants("bob", gpus=4))
@@ -87,10 +87,10 @@ async def test_scheduled_job_that_asks_for_more_waits_again_and_holds_nothing(le
     assert not leader.record(waits).job.holds
 
 
-async def test_scheduled_job_starts_with_the_options_of_the_last_request(office: Office) -> None:
+async def test_scheduled_job_starts_with_the_options_of_the_last_request(harness: ManagerHarness) -> None:
     waits = wants(requeue=True)
-    add_template(office, "other")
-    async with office.manager() as leader:
+    add_template(harness, "other")
+    async with harness.manager() as leader:
         await leader.until_due(waits)
         assert (await leader.ask(replace(waits, template="other"))).decision == "admit"
         assert leader.record(waits).job.template == "other"
@@ -104,10 +104,10 @@ async def test_scheduled_job_starts_with_the_options_of_the_last_request(office:
         pytest.param({"pods": wants(gpus=9).pods}, id="more than there are"),
     ],
 )
-async def test_refused_change_leaves_the_queued_job_as_it_is(office: Office, change: dict[str, Any]) -> None:
+async def test_refused_change_leaves_the_queued_job_as_it_is(harness: ManagerHarness, change: dict[str, Any]) -> None:
     waits = wants(gpus=2)
-    (office.folder / "teams.yaml").write_text(TEAMS)
-    async with office.manager() as leader:
+    (harness.folder / "teams.yaml").write_text(TEAMS)
+    async with harness.manager() as leader:
         release = await leader.hold_all_gpus()
         await leader.ask(waits)
         before = leader.record(waits)
@@ -119,25 +119,25 @@ async def test_refused_change_leaves_the_queued_job_as_it_is(office: Office, cha
         await until(lambda: leader.started(waits), "it starts with its first options")
 
 
-async def test_request_during_the_cancellation_of_its_job_makes_no_new_job(leader: Acting, db_url: str) -> None:
+async def test_request_during_the_cancellation_of_its_job_makes_no_new_job(leader: Leader, db_url: str) -> None:
     waits = wants()
     await leader.hold_all_gpus()
     await leader.ask(waits)
     was_there, answer = await asyncio.gather(leader.cancel(), leader.ask(waits))
     assert was_there
-    assert (answer.decision, answer.reason) == ("refuse", "over")
+    assert (answer.decision, answer.reason) == ("refuse", "expired")
     assert await leader.reasons(waits) == ["queued", "cancelled"]
 
 
 async def test_job_whose_decision_raises_is_passed_over(
-    leader: Acting, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    leader: Leader, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     faulty, other, evaluate = wants("alice"), wants("bob"), admission.evaluate
 
-    def decide(job: Job, world: ClusterState, now: datetime) -> Admit | Preempt | Refuse | Blocked:
+    def decide(job: Job, cluster_state: ClusterState, now: datetime) -> Admit | Preempt | Refuse | Blocked:
         if job.id == faulty.job:
             raise ZeroDivisionError
-        return evaluate(job, world, now)
+        return evaluate(job, cluster_state, now)
 
     release = await leader.hold_all_gpus()
     for request in (faulty, other):
@@ -152,6 +152,6 @@ async def test_job_whose_decision_raises_is_passed_over(
     await until(lambda: leader.started(faulty), "it starts once it can be decided")
 
 
-def add_template(office: Office, name: str) -> None:
-    folder = office.folder / "jobs"
+def add_template(harness: ManagerHarness, name: str) -> None:
+    folder = harness.folder / "jobs"
     (folder / f"{name}.yaml").write_text((folder / "tiny.yaml").read_text())

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.component.manager.crowds import SETTINGS
 from tests.component.manager.quota import GPUS, QuotaHub, running
 from tests.component.manager.test_approval_hub import chromium, log_in, send_form
-from tests.component.manager.test_page import Forms
+from tests.component.manager.test_ssh_keys_page import Forms
 from tests.e2e.people import wait_for
 from tests.harness.chromium import PATIENCE
 from tests.harness.spawner_hub import Person

@@ -31,7 +31,7 @@ async def test_page_leads_to_the_hub_only_where_it_starts_the_job(
         raise AssertionError
 
     portal.hub.starts = never
-    await portal.served.acting.ask(wants())
+    await portal.served.leader.ask(wants())
     portal.hub.servers, portal.hub.pending = servers, pending
     page = await portal.read("alice", "wait/alice/")
     assert page.status == status
@@ -58,18 +58,18 @@ FULL = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "m
 
 
 async def test_queue_shows_a_gang_that_waits_in_the_cluster_with_the_engines_reason(portal: Portal) -> None:
-    office, acting, gang = portal.office, portal.served.acting, wants(server="gang")
-    file = office.folder / "cluster.yaml"
+    harness, leader, gang = portal.harness, portal.served.leader, wants(server="gang")
+    file = harness.folder / "cluster.yaml"
     file.write_text(file.read_text() + HIVED)
     await until(
-        lambda: acting.admission and not acting.admission.store.cluster_state.cluster.scheduler.is_native, "HiveD"
+        lambda: leader.admission and not leader.admission.store.cluster_state.cluster.scheduler.is_native, "HiveD"
     )
     pods = pod_set.PodSet((pod_set.Role("chief", 1, EACH), pod_set.Role("worker", 2, EACH)))
-    for manifest in await admit_several(acting, gang, pods):
+    for manifest in await admit_several(leader, gang, pods):
         manifest["metadata"]["annotations"][naming.ENGINE_ANNOTATION] = "HiveD"
         manifest["spec"]["schedulerName"] = "tests"
-        name = (await office.cluster.create(PODS, manifest, NAMESPACE))["metadata"]["name"]
-        await office.cluster.patch(PODS, name, {"status": {"conditions": [FULL]}}, NAMESPACE, subresource="status")
+        name = (await harness.cluster.create(PODS, manifest, NAMESPACE))["metadata"]["name"]
+        await harness.cluster.patch(PODS, name, {"status": {"conditions": [FULL]}}, NAMESPACE, subresource="status")
 
     hub = ManagerClient(portal.served.url, portal.served.hubs_token, logging.getLogger(__name__))
 
@@ -77,8 +77,8 @@ async def test_queue_shows_a_gang_that_waits_in_the_cluster_with_the_engines_rea
         return bool(await hub.leave_in_cluster(gang.job, gang.user))
 
     await until(left, "its start ends")
-    looks = acting.service.explainer
-    await until(lambda: "cells" in looks.why(acting.record(gang).job, office.clock()), "the engine says why")
+    looks = leader.service.explainer
+    await until(lambda: "cells" in looks.why(leader.record(gang).job, harness.clock()), "the engine says why")
     page = await portal.read("alice", "queue")
     told = r"in the cluster .* HiveD has no place for it yet: insufficient cells\."
     assert re.search(rf"Your jobs gang {told} .* gang \(yours\) .* insufficient cells", page.text), page.text

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from dlspawner.core.job import JobState
 from dlspawner.manager.model.event_reason import EventReason
-from tests.component.manager.manager_harness import Acting, Office, until, wants
+from tests.component.manager.manager_harness import Leader, ManagerHarness, until, wants
 
 TEAMS = """
 teams:
@@ -15,7 +15,7 @@ teams:
 """
 
 
-async def test_queued_job_is_replaced_by_a_new_job_of_its_server(leader: Acting) -> None:
+async def test_queued_job_is_replaced_by_a_new_job_of_its_server(leader: Leader) -> None:
     old, new = wants(), wants()
     await leader.hold_all_gpus()
     await leader.ask(old)
@@ -24,23 +24,25 @@ async def test_queued_job_is_replaced_by_a_new_job_of_its_server(leader: Acting)
     assert [place.job.id for place in leader.service.pending("alice")] == [new.job]
 
 
-async def test_preempted_job_is_not_queued_again_beside_a_new_job_of_its_server(office: Office, leader: Acting) -> None:
+async def test_preempted_job_is_not_queued_again_beside_a_new_job_of_its_server(
+    harness: ManagerHarness, leader: Leader
+) -> None:
     old, new = wants(gpus=4, preemptible=True, requeue=True), wants(gpus=4)
     await leader.run_job(old)
     await leader.stop(old.job, EventReason.PREEMPTED)
     assert (await leader.ask(new)).decision == "admit"
-    (pod,) = (await office.pods()).values()
-    await office.delete(pod, grace=0)
+    (pod,) = (await harness.pods()).values()
+    await harness.delete(pod, grace=0)
     await leader.until_state(old, JobState.ENDED)
     assert (await leader.reasons(old))[-1] == "replaced"
     assert leader.started(new)
 
 
-async def test_user_whose_team_has_changed_while_the_job_waits_reads_both_teams(office: Office) -> None:
-    (office.folder / "teams.yaml").write_text(TEAMS)
+async def test_user_whose_team_has_changed_while_the_job_waits_reads_both_teams(harness: ManagerHarness) -> None:
+    (harness.folder / "teams.yaml").write_text(TEAMS)
     waits = wants()
     moved = replace(waits, team="other", preemptible=True)
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
 
         async def starts(_user: str, _server: str) -> None:
             await leader.ask(moved)

@@ -21,8 +21,8 @@ from dlspawner.manager.state import lifecycle
 from tests.component.manager.manager_harness import (
     AFTER_RESERVATION,
     NAMESPACE,
-    Acting,
-    Office,
+    Leader,
+    ManagerHarness,
     pod_of,
     until,
     wants,
@@ -32,12 +32,12 @@ from tests.component.manager.test_pod_view import EXIT_3
 pytestmark = pytest.mark.real
 
 
-async def until_stopped(office: Office, name: str) -> None:
+async def until_stopped(harness: ManagerHarness, name: str) -> None:
     """Until the pod's deletion was requested, or it is gone."""
 
     async def is_deleted() -> bool:
         try:
-            pod = await office.cluster.get(PODS, name, NAMESPACE)
+            pod = await harness.cluster.get(PODS, name, NAMESPACE)
         except ObjectNotFound:
             return True
         return "deletionTimestamp" in pod["metadata"]
@@ -45,17 +45,17 @@ async def until_stopped(office: Office, name: str) -> None:
     await until(is_deleted, f"{name} is stopped")
 
 
-async def is_stopped(office: Office, name: str) -> bool:
-    return "deletionTimestamp" in (await office.pods())[name]["metadata"]
+async def is_stopped(harness: ManagerHarness, name: str) -> bool:
+    return "deletionTimestamp" in (await harness.pods())[name]["metadata"]
 
 
-async def until_observed(office: Office, leader: Acting) -> None:
+async def until_observed(harness: ManagerHarness, leader: Leader) -> None:
     """Until the Manager has observed a pod that was made now, and so all earlier changes."""
     later = wants("later", gpus=0)
     await leader.run_job(later)
 
 
-def has_strays(leader: Acting) -> bool:
+def has_strays(leader: Leader) -> bool:
     return any(job.startswith("pod-") for job in leader.states())
 
 
@@ -66,115 +66,115 @@ def labels(request: AdmissionRequest) -> dict[str, str]:
 # Pods that claim a job
 
 
-async def test_pod_that_comes_too_late_is_charged_and_stopped(office: Office) -> None:
+async def test_pod_that_comes_too_late_is_charged_and_stopped(harness: ManagerHarness) -> None:
     request, waits = wants(gpus=8), wants("bob")
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
         await leader.ask(request)
-        office.clock.moved += AFTER_RESERVATION
+        harness.clock.moved += AFTER_RESERVATION
         await until(lambda: not leader.states(), "it has expired")
         await leader.settled()
-    async with office.manager() as leader:
-        pod = await office.make_pod(request)
-        await office.bind(pod)
-        await until_stopped(office, "jupyter-alice")
+    async with harness.manager() as leader:
+        pod = await harness.make_pod(request)
+        await harness.bind(pod)
+        await until_stopped(harness, "jupyter-alice")
         assert (await leader.ask(waits)).decision == "wait", "the late pod is still there"
-        await office.delete(pod, grace=0)
+        await harness.delete(pod, grace=0)
         await until(lambda: not has_strays(leader), "it is gone")
         assert (await leader.ask(waits)).decision == "admit"
 
 
 async def test_pod_with_forged_labels_is_charged_and_stopped_and_the_real_one_goes_on(
-    office: Office, leader: Acting
+    harness: ManagerHarness, leader: Leader
 ) -> None:
     request = wants(gpus=2)
     await leader.run_job(request)
-    forged = await office.make_pod(replace(request, pods=wants(gpus=6).pods), name="forged", labels=labels(request))
-    await office.bind(forged)
-    await until_stopped(office, "forged")
+    forged = await harness.make_pod(replace(request, pods=wants(gpus=6).pods), name="forged", labels=labels(request))
+    await harness.bind(forged)
+    await until_stopped(harness, "forged")
     assert (await leader.ask(wants("bob"))).reason == "team-quota", "it is charged as long as it is there"
-    await office.delete(forged, grace=0)
+    await harness.delete(forged, grace=0)
     await until(lambda: not has_strays(leader), "it is gone")
     assert leader.state(request) is JobState.RUNNING
-    assert not await is_stopped(office, "jupyter-alice")
+    assert not await is_stopped(harness, "jupyter-alice")
 
 
-async def test_pod_without_the_nonce_of_the_admission_is_stopped(office: Office, leader: Acting) -> None:
+async def test_pod_without_the_nonce_of_the_admission_is_stopped(harness: ManagerHarness, leader: Leader) -> None:
     request = wants()
     assert (await leader.ask(request)).decision == "admit"
     for name, nonce in (("without", ""), ("another", "guessed")):
-        await office.bind(await office.make_pod(replace(request, nonce=nonce), name=name))
-        await until_stopped(office, name)
-    await office.bind(await office.make_pod(request))
+        await harness.bind(await harness.make_pod(replace(request, nonce=nonce), name=name))
+        await until_stopped(harness, name)
+    await harness.bind(await harness.make_pod(request))
     await leader.until_state(request, JobState.RUNNING)
     for name in ("without", "another"):
-        await office.cluster.delete(PODS, name, NAMESPACE, grace=0)
+        await harness.cluster.delete(PODS, name, NAMESPACE, grace=0)
     await until(lambda: leader.states() == {request.job: JobState.RUNNING}, "no other pod is charged")
-    assert not await is_stopped(office, "jupyter-alice")
+    assert not await is_stopped(harness, "jupyter-alice")
 
 
-async def test_copy_of_the_hubs_pod_that_the_next_manager_lists_first_is_stopped(office: Office) -> None:
+async def test_copy_of_the_hubs_pod_that_the_next_manager_lists_first_is_stopped(harness: ManagerHarness) -> None:
     secret = wants().nonce
     request = wants(nonce=naming.sign(secret, f"{NAMESPACE}/jupyter-alice"))
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
         assert (await leader.ask(request)).decision == "admit"
     for name in ("jupyter-alice", "a-copy"):  # lists are by name
-        await office.bind(await office.make_pod(replace(request, nonce=secret), name=name))
-    async with office.manager() as leader:
-        await until_stopped(office, "a-copy")
+        await harness.bind(await harness.make_pod(replace(request, nonce=secret), name=name))
+    async with harness.manager() as leader:
+        await until_stopped(harness, "a-copy")
         await leader.until_state(request, JobState.RUNNING)
-        assert not await is_stopped(office, "jupyter-alice")
+        assert not await is_stopped(harness, "jupyter-alice")
 
 
-async def test_ended_pod_that_claims_a_queued_job_does_not_end_it(office: Office, leader: Acting) -> None:
+async def test_ended_pod_that_claims_a_queued_job_does_not_end_it(harness: ManagerHarness, leader: Leader) -> None:
     holder, waits = wants("holder", gpus=8), wants("alice")
     await leader.ask(holder)
     assert (await leader.ask(waits)).decision == "wait"
-    await office.bind(await office.make_pod(replace(waits, pods=wants(gpus=0).pods), name="stray"))
-    await until_stopped(office, "stray")
-    await office.finish("stray", 143, "Error")
+    await harness.bind(await harness.make_pod(replace(waits, pods=wants(gpus=0).pods), name="stray"))
+    await until_stopped(harness, "stray")
+    await harness.finish("stray", 143, "Error")
     await until(lambda: not has_strays(leader), "it has ended")
     leader.hub_starts(waits)
     await leader.service.release_reservation(holder.job, "holder")
     await until(lambda: leader.started(waits), "it may have a pod")
-    await office.finish("stray", 137, "Error")
-    await office.bind(await office.make_pod(waits))
+    await harness.finish("stray", 137, "Error")
+    await harness.bind(await harness.make_pod(waits))
     await leader.until_state(waits, JobState.RUNNING)
-    await office.cluster.delete(PODS, "stray", NAMESPACE, grace=0)
-    await until_observed(office, leader)
+    await harness.cluster.delete(PODS, "stray", NAMESPACE, grace=0)
+    await until_observed(harness, leader)
     assert leader.state(waits) is JobState.RUNNING
-    assert not await is_stopped(office, "jupyter-alice")
+    assert not await is_stopped(harness, "jupyter-alice")
 
 
-async def test_pod_whose_labels_contradict_its_annotations_is_stopped(office: Office, leader: Acting) -> None:
+async def test_pod_whose_labels_contradict_its_annotations_is_stopped(harness: ManagerHarness, leader: Leader) -> None:
     request = wants()
     await leader.ask(wants("bob", gpus=8))
-    await office.make_pod(request, name="liar", labels={**labels(request), naming.USER_LABEL: "bob"})
-    await until_stopped(office, "liar")
+    await harness.make_pod(request, name="liar", labels={**labels(request), naming.USER_LABEL: "bob"})
+    await until_stopped(harness, "liar")
 
 
 # Pods that are no jobs, and nodes
 
 
-async def test_pod_that_is_no_job_goes_on_and_takes_room(office: Office, leader: Acting) -> None:
-    await office.bind(await office.make_pod(wants(gpus=7), name="other", labels={}, annotations={}))
+async def test_pod_that_is_no_job_goes_on_and_takes_room(harness: ManagerHarness, leader: Leader) -> None:
+    await harness.bind(await harness.make_pod(wants(gpus=7), name="other", labels={}, annotations={}))
     await until(lambda: leader.service.store.nodes["gpu-1"].others.gpus, "it is seen")
-    assert (await leader.ask(wants("bob", gpus=2))).reason == "no-node"
+    assert (await leader.ask(wants("bob", gpus=2))).reason == "no-fit"
     assert (await leader.ask(wants("bob"))).decision == "admit"
-    assert not await is_stopped(office, "other")
+    assert not await is_stopped(harness, "other")
 
 
-async def test_pods_of_other_namespaces_take_room_on_their_node(office: Office) -> None:
-    office.watch_all_namespaces = True
+async def test_pods_of_other_namespaces_take_room_on_their_node(harness: ManagerHarness) -> None:
+    harness.watch_all_namespaces = True
     system = pod_of(wants("root", gpus=0), name="driver", labels={}, annotations={})
     system["spec"]["nodeName"] = "gpu-1"
     system["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "31950m"}, "limits": {"cpu": "31950m"}}
-    await office.cluster.create(PODS, system, "kube-system")
-    async with office.manager() as leader:
+    await harness.cluster.create(PODS, system, "kube-system")
+    async with harness.manager() as leader:
         nodes = leader.service.store.nodes
         await until(lambda: nodes["gpu-1"].others.cpu_milli, "it is seen")
         assert (await leader.ask(wants())).decision == "admit"
-        assert (await leader.ask(wants("bob"))).reason == "no-node", "the node's CPU is used up"
-        await office.cluster.delete(PODS, "driver", "kube-system", grace=0)
+        assert (await leader.ask(wants("bob"))).reason == "no-fit", "the node's CPU is used up"
+        await harness.cluster.delete(PODS, "driver", "kube-system", grace=0)
         await until(lambda: not nodes["gpu-1"].others.cpu_milli, "it is gone")
         assert (await leader.ask(wants("bob"))).decision == "admit"
 
@@ -182,24 +182,26 @@ async def test_pods_of_other_namespaces_take_room_on_their_node(office: Office) 
 # Pods that were made without an admission request
 
 
-async def test_restarted_manager_frees_what_went_meanwhile_and_holds_what_runs(office: Office, db_url: str) -> None:
+async def test_restarted_manager_frees_what_went_meanwhile_and_holds_what_runs(
+    harness: ManagerHarness, db_url: str
+) -> None:
     stays, goes = wants("alice", gpus=4), wants("bob", gpus=4)
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
         for request in (stays, goes):
             await leader.run_job(request)
-    await office.cluster.delete(PODS, "jupyter-bob", NAMESPACE, grace=0)
-    async with office.manager() as leader:
+    await harness.cluster.delete(PODS, "jupyter-bob", NAMESPACE, grace=0)
+    async with harness.manager() as leader:
         assert leader.states() == {stays.job: JobState.RUNNING}
         assert (await leader.reasons(goes))[-1] == "disappeared"
         assert (await leader.ask(wants("carol", gpus=5))).decision == "wait"
         assert (await leader.ask(wants("carol", gpus=4))).decision == "admit"
 
 
-async def test_jobs_of_a_hub_that_did_not_ask_go_on_and_are_charged(office: Office) -> None:
+async def test_jobs_of_a_hub_that_did_not_ask_go_on_and_are_charged(harness: ManagerHarness) -> None:
     before, meanwhile = wants(gpus=3), wants("bob", gpus=2)
-    await office.bind(await office.make_pod(before))
-    async with office.manager() as leader:
-        await office.bind(await office.make_pod(meanwhile))  # by a Hub that has not been restarted yet
+    await harness.bind(await harness.make_pod(before))
+    async with harness.manager() as leader:
+        await harness.bind(await harness.make_pod(meanwhile))  # by a Hub that has not been restarted yet
         both = dict.fromkeys([before.job, meanwhile.job], JobState.RUNNING)
         await until(lambda: leader.states() == both, "both are counted")
         assert (await leader.ask(wants("carol", gpus=4))).decision == "wait"
@@ -207,37 +209,37 @@ async def test_jobs_of_a_hub_that_did_not_ask_go_on_and_are_charged(office: Offi
 
 
 @pytest.mark.parametrize("failed", [False, True])
-async def test_pod_goes_on_whose_start_is_newer_than_the_database(office: Office, *, failed: bool) -> None:
+async def test_pod_goes_on_whose_start_is_newer_than_the_database(harness: ManagerHarness, *, failed: bool) -> None:
     holder, request = wants("holder", gpus=8), wants(gpus=8)
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
         await leader.run_job(holder)
         await leader.ask(request)
         before = leader.record(request)
         if failed:  # the database knows the start of this pod
             known = replace(before, nonce=request.nonce)
-            await leader.service.store.transact(lambda turn: turn.write(known, EventReason.REQUEUED))
-    await office.cluster.delete(PODS, "jupyter-holder", NAMESPACE, grace=0)
-    pod = await office.make_pod(request)
-    await office.bind(pod)
-    async with office.manager() as leader:
+            await leader.service.store.transact(lambda transaction: transaction.write(known, EventReason.REQUEUED))
+    await harness.cluster.delete(PODS, "jupyter-holder", NAMESPACE, grace=0)
+    pod = await harness.make_pod(request)
+    await harness.bind(pod)
+    async with harness.manager() as leader:
         if failed:
-            await until_stopped(office, "jupyter-alice")
+            await until_stopped(harness, "jupyter-alice")
             return
         await until(lambda: leader.record(request).uids == {pod["metadata"]["uid"]}, "it is the job's")
         await leader.until_state(request, JobState.RUNNING)
         assert leader.record(request).job.submitted == before.job.submitted
         assert (await leader.ask(wants("bob"))).decision == "wait", "it is charged"
-        assert not await is_stopped(office, "jupyter-alice")
+        assert not await is_stopped(harness, "jupyter-alice")
 
 
-async def test_without_any_quota_no_pod_is_stopped(office: Office) -> None:
-    (office.folder / "teams.yaml").write_text("teams: {default: {title: Everybody}}")
-    async with office.manager() as leader:
+async def test_without_any_quota_no_pod_is_stopped(harness: ManagerHarness) -> None:
+    (harness.folder / "teams.yaml").write_text("teams: {default: {title: Everybody}}")
+    async with harness.manager() as leader:
         await leader.ask(wants(gpus=0))
         request = wants("bob")
-        await office.bind(await office.make_pod(request))
+        await harness.bind(await harness.make_pod(request))
         await until(lambda: leader.states().get(request.job) is JobState.RUNNING, "it is counted")
-        assert not await is_stopped(office, "jupyter-bob")
+        assert not await is_stopped(harness, "jupyter-bob")
 
 
 # Jobs of several pods
@@ -245,7 +247,7 @@ async def test_without_any_quota_no_pod_is_stopped(office: Office) -> None:
 EACH = {"cpu": "50m", "memory": "64Mi", "nvidia.com/gpu": "1"}
 
 
-async def admit_several(leader: Acting, request: AdmissionRequest, pods: pod_set.PodSet) -> list[Manifest]:
+async def admit_several(leader: Leader, request: AdmissionRequest, pods: pod_set.PodSet) -> list[Manifest]:
     """Has a job admitted with the pods that it starts with; returns the manifests of all of them."""
     first = pod_set.as_first(pod_of(request), pods, f"jupyter-{request.user}-pods", "x")
     manifests = [first, *pod_set.further_pods(first)]
@@ -257,7 +259,11 @@ async def admit_several(leader: Acting, request: AdmissionRequest, pods: pod_set
 
 
 async def run_several(
-    office: Office, leader: Acting, policy: PodFailurePolicy = PodFailurePolicy.STOP, made: int = 3, **phases: str
+    harness: ManagerHarness,
+    leader: Leader,
+    policy: PodFailurePolicy = PodFailurePolicy.STOP,
+    made: int = 3,
+    **phases: str,
 ) -> str:
     """A job of three pods: jupyter-alice and its two workers; so many of them are made, and run."""
     request = wants()
@@ -266,27 +272,27 @@ async def run_several(
     for manifest in reversed(manifests[:made]):
         manifest["spec"]["schedulerName"] = "tests"
         name = manifest["metadata"]["name"]
-        await office.bind(await office.cluster.create(PODS, manifest, NAMESPACE), phase=phases.get(name, "Running"))
+        await harness.bind(await harness.cluster.create(PODS, manifest, NAMESPACE), phase=phases.get(name, "Running"))
     state = JobState.RUNNING if made == len(manifests) else JobState.STARTING
     await until(lambda: leader.states() == {request.job: state}, "all of them run")
     return request.job
 
 
-def ended_with(leader: Acting, job: str) -> str:
+def ended_with(leader: Leader, job: str) -> str:
     record = leader.service.store.records[job]
     return record.stop.message if record.stop else ""
 
 
-async def test_failed_pod_of_several_stops_the_job_and_is_named(office: Office, leader: Acting) -> None:
-    job = await run_several(office, leader)
+async def test_failed_pod_of_several_stops_the_job_and_is_named(harness: ManagerHarness, leader: Leader) -> None:
+    job = await run_several(harness, leader)
     roles = ["chief", "worker-0", "worker-1"]
     assert [pod.role for pod in leader.service.store.records[job].seen] == roles
     made = [one.detail for one in await leader.repository.history(job) if one.reason == "pod-seen"]
     assert sorted(made) == roles
-    await office.finish("jupyter-alice----worker-0", 0, "Completed")
-    await until_observed(office, leader)
+    await harness.finish("jupyter-alice----worker-0", 0, "Completed")
+    await until_observed(harness, leader)
     assert ended_with(leader, job) == ""
-    await office.finish("jupyter-alice----worker-1", 3, "Error")
+    await harness.finish("jupyter-alice----worker-1", 3, "Error")
     await leader.run_job(wants("last", gpus=0))
     assert ended_with(leader, job) == f"Its pod worker-1 has ended: {EXIT_3[1]}"
 
@@ -307,52 +313,54 @@ async def test_failed_pod_of_several_stops_the_job_and_is_named(office: Office, 
     ids=["stop", "continue", "stop, and it had ended well"],
 )
 async def test_pod_of_several_that_is_deleted_while_no_manager_watches(
-    office: Office, policy: PodFailurePolicy, phase: str, ends: bool
+    harness: ManagerHarness, policy: PodFailurePolicy, phase: str, ends: bool
 ) -> None:
     name = "jupyter-alice----worker-1"
-    async with office.manager() as leader:
-        job = await run_several(office, leader, policy, **{name: phase})
-    await office.cluster.delete(PODS, name, NAMESPACE, grace=0)
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
+        job = await run_several(harness, leader, policy, **{name: phase})
+    await harness.cluster.delete(PODS, name, NAMESPACE, grace=0)
+    async with harness.manager() as leader:
         assert ended_with(leader, job) == ("Its pod worker-1 was deleted from outside the Hub." if ends else "")
 
 
 async def test_job_of_several_pods_runs_although_one_has_ended_before_the_others_run(
-    office: Office, leader: Acting
+    harness: ManagerHarness, leader: Leader
 ) -> None:
-    await run_several(office, leader, **{"jupyter-alice----worker-1": "Succeeded"})
+    await run_several(harness, leader, **{"jupyter-alice----worker-1": "Succeeded"})
 
 
-async def test_job_grows_when_there_is_room_and_starts_small_again_after_it_had_to_leave(office: Office) -> None:
+async def test_job_grows_when_there_is_room_and_starts_small_again_after_it_had_to_leave(
+    harness: ManagerHarness,
+) -> None:
     other, request = wants("bob", gpus=5), wants(requeue=True)
     pods = pod_set.PodSet((pod_set.Role("chief", 1, EACH), pod_set.Role("worker", 4, EACH, least=1)))
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
         await leader.run_job(other)
         manifests = await admit_several(leader, request, pods)
         for manifest in manifests:
             manifest["spec"]["schedulerName"] = "tests"
-            made = await office.cluster.create(PODS, manifest, NAMESPACE)
+            made = await harness.cluster.create(PODS, manifest, NAMESPACE)
             if not manifest["spec"].get("schedulingGates"):
-                await office.bind(made)
+                await harness.bind(made)
 
         def gates(pods: Mapping[str, Manifest]) -> list[str]:
             return sorted(name for name, pod in pods.items() if pod["spec"].get("schedulingGates"))
 
         async def only_the_last_waits() -> bool:
-            return gates(await office.pods()) == ["jupyter-alice----worker-2", "jupyter-alice----worker-3"]
+            return gates(await harness.pods()) == ["jupyter-alice----worker-2", "jupyter-alice----worker-3"]
 
         await until(only_the_last_waits, "one more has room")
-        await until_observed(office, leader)
+        await until_observed(harness, leader)
         assert len(leader.record(request).job.request.pods) == 3
         why = "3 of 5 pods: the others start when quota and nodes have room for them."
         full = "Team Everybody uses 8 of its 8 GPUs of type gpu; this job needs 1."
-        assert leader.service.explainer.why(leader.record(request).job, office.clock()) == f"{why} {full}"
+        assert leader.service.explainer.why(leader.record(request).job, harness.clock()) == f"{why} {full}"
         assert (await leader.ask(wants("carol"))).decision == "wait"
 
     # The next Manager knows the same, and the others come when there is room.
-    async with office.manager() as leader:
-        assert gates(await office.pods()) == ["jupyter-alice----worker-2", "jupyter-alice----worker-3"]
-        await office.cluster.delete(PODS, "jupyter-bob", NAMESPACE, grace=0)
+    async with harness.manager() as leader:
+        assert gates(await harness.pods()) == ["jupyter-alice----worker-2", "jupyter-alice----worker-3"]
+        await harness.cluster.delete(PODS, "jupyter-bob", NAMESPACE, grace=0)
         await leader.until_reason(request, "pod-admitted", 3)
         assert leader.record(request).job.state is JobState.RUNNING
         held = leader.service.store.cluster_state.guaranteed("default", "gpu")
@@ -360,46 +368,54 @@ async def test_job_grows_when_there_is_room_and_starts_small_again_after_it_had_
 
         await leader.stop(request.job, EventReason.PREEMPTED)
         for manifest in manifests:
-            await office.cluster.delete(PODS, manifest["metadata"]["name"], NAMESPACE, grace=0)
+            await harness.cluster.delete(PODS, manifest["metadata"]["name"], NAMESPACE, grace=0)
         await leader.until_reason(request, "requeued")
         assert len(leader.record(request).job.request.pods) == 2
 
 
-async def test_job_of_which_not_all_pods_were_made_is_stopped(office: Office, leader: Acting) -> None:
-    job = await run_several(office, leader, made=2)
-    office.clock.moved += AFTER_RESERVATION
+async def test_job_of_which_not_all_pods_were_made_is_stopped(harness: ManagerHarness, leader: Leader) -> None:
+    job = await run_several(harness, leader, made=2)
+    harness.clock.moved += AFTER_RESERVATION
     await until(lambda: ended_with(leader, job) == "The Hub has not made all of its pods.", "it is stopped")
 
 
-async def test_job_that_the_hub_gives_up_between_its_pods_ends_with_the_reason(office: Office, leader: Acting) -> None:
-    job, why = await run_several(office, leader, made=1), "The namespace's quota has no room."
+async def test_job_that_the_hub_gives_up_between_its_pods_ends_with_the_reason(
+    harness: ManagerHarness, leader: Leader
+) -> None:
+    job, why = await run_several(harness, leader, made=1), "The namespace's quota has no room."
     await until(lambda: leader.service.store.records[job].seen, "its first pod is seen")
-    await leader.service.store.transact(lambda turn: lifecycle.on_job_ended(turn, job, "alice", why))
+    await leader.service.store.transact(lambda transaction: lifecycle.on_job_ended(transaction, job, "alice", why))
     assert ended_with(leader, job) == why
-    await office.cluster.delete(PODS, "jupyter-alice", NAMESPACE, grace=0)
+    await harness.cluster.delete(PODS, "jupyter-alice", NAMESPACE, grace=0)
     await until(lambda: job not in leader.states(), "it holds nothing any more")
 
 
 async def test_preempted_job_waits_again_although_the_hub_has_reported_a_failure_first(
-    office: Office, leader: Acting
+    harness: ManagerHarness, leader: Leader
 ) -> None:
     request = wants(requeue=True)
     await leader.run_job(request)
     store = leader.service.store
-    await store.transact(lambda turn: lifecycle.on_job_ended(turn, request.job, "alice", "Its pod was deleted."))
-    await store.transact(lambda turn: lifecycle.preempt_by_engine(turn, leader.record(request), "Volcano", "For b."))
+    await store.transact(
+        lambda transaction: lifecycle.on_job_ended(transaction, request.job, "alice", "Its pod was deleted.")
+    )
+    await store.transact(
+        lambda transaction: lifecycle.preempt_by_engine(transaction, leader.record(request), "Volcano", "For b.")
+    )
     assert ended_with(leader, request.job).startswith("Volcano has stopped it for another job: For b. It keeps its")
-    await office.cluster.delete(PODS, "jupyter-alice", NAMESPACE, grace=0)
+    await harness.cluster.delete(PODS, "jupyter-alice", NAMESPACE, grace=0)
     await leader.until_reason(request, "requeued")
 
 
-async def test_pod_of_several_that_is_deleted_stops_the_job(office: Office, leader: Acting) -> None:
-    job = await run_several(office, leader)
-    await office.cluster.delete(PODS, "jupyter-alice----worker-1", NAMESPACE, grace=0)
+async def test_pod_of_several_that_is_deleted_stops_the_job(harness: ManagerHarness, leader: Leader) -> None:
+    job = await run_several(harness, leader)
+    await harness.cluster.delete(PODS, "jupyter-alice----worker-1", NAMESPACE, grace=0)
     await until(lambda: ended_with(leader, job) == "Its pod worker-1 was deleted from outside the Hub.", "it is named")
 
 
-async def test_pod_that_calls_itself_a_further_one_is_no_pod_of_the_job(office: Office, leader: Acting) -> None:
+async def test_pod_that_calls_itself_a_further_one_is_no_pod_of_the_job(
+    harness: ManagerHarness, leader: Leader
+) -> None:
     """Its name is not the one that follows from the first pod's, so it could be anybody's."""
     request = wants()
     signed = naming.sign(request.nonce, f"{NAMESPACE}/jupyter-alice")
@@ -408,5 +424,5 @@ async def test_pod_that_calls_itself_a_further_one_is_no_pod_of_the_job(office: 
     forged = pod_of(request, name="forged")
     forged["metadata"]["annotations"] |= claims
     forged["metadata"]["labels"] |= {naming.POD_LABEL: "worker-0"}
-    await office.cluster.create(PODS, forged, NAMESPACE)
-    await until_stopped(office, "forged")
+    await harness.cluster.create(PODS, forged, NAMESPACE)
+    await until_stopped(harness, "forged")

@@ -20,7 +20,7 @@ import requests
 from tests.component.manager import described, rest
 from tests.component.manager.addresses import PREFIX, addresses
 from tests.component.manager.rest import RestHub
-from tests.component.manager.test_page import Forms, make_key
+from tests.component.manager.test_ssh_keys_page import Forms, make_key
 
 WHO = ("anonymous", "bob", "lars", "job", "gateway", "small", "reader", "vera", "admin", "alice", "narrow")
 STRANGERS = ("anonymous", "bob", "lars", "small", "narrow")

@@ -20,7 +20,7 @@ def is_away(portal: Portal, asks: AdmissionRequest | None = None) -> None:
 
     async def starts(user: str, server: str) -> None:
         if asks is not None:
-            await portal.served.acting.ask(asks)
+            await portal.served.leader.ask(asks)
         raise HubUnavailable("The Hub does not answer.")
 
     portal.hub.starts = starts

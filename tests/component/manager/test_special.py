@@ -22,8 +22,8 @@ from dlspawner.manager.model.records import PodRef, read_pods, write_pods
 from tests.component.manager.api_client import asked, decides, set_caps, standings, written
 from tests.component.manager.manager_harness import (
     NAMESPACE,
-    Acting,
-    Office,
+    Leader,
+    ManagerHarness,
     make_namespace,
     until,
     wants,
@@ -33,11 +33,11 @@ SECOND = "jobs-special"
 
 
 @pytest.fixture
-async def second(office: Office) -> Office:
-    """An office that knows a second namespace, with one node of 8 GPUs."""
-    await make_namespace(office.cluster, SECOND)
-    office.special_namespace = SECOND
-    return office
+async def second(harness: ManagerHarness) -> ManagerHarness:
+    """A Manager that knows a second namespace, with one node of 8 GPUs."""
+    await make_namespace(harness.cluster, SECOND)
+    harness.special_namespace = SECOND
+    return harness
 
 
 def special(user: str = "alice", gpus: int = 1, **more: Any) -> AdmissionRequest:
@@ -46,20 +46,20 @@ def special(user: str = "alice", gpus: int = 1, **more: Any) -> AdmissionRequest
     )
 
 
-async def staying(office: Office, namespace: str) -> set[str]:
+async def staying(harness: ManagerHarness, namespace: str) -> set[str]:
     """The pods whose deletion was not requested; no node is there to end the others."""
-    pods = await office.cluster.list(PODS, namespace)
+    pods = await harness.cluster.list(PODS, namespace)
     return {pod["metadata"]["name"] for pod in pods if not pod["metadata"].get("deletionTimestamp")}
 
 
-async def until_empty(office: Office, namespace: str) -> None:
+async def until_empty(harness: ManagerHarness, namespace: str) -> None:
     async def empty() -> bool:
-        return not await staying(office, namespace)
+        return not await staying(harness, namespace)
 
     await until(empty, f"all pods in {namespace} are stopped")
 
 
-async def test_pod_in_the_second_namespace_is_counted_until_it_is_gone(second: Office) -> None:
+async def test_pod_in_the_second_namespace_is_counted_until_it_is_gone(second: ManagerHarness) -> None:
     runs, waits = wants("alice", 8, namespace=SECOND), wants("bob", 1)
     pod = await second.make_pod(runs)
     async with second.manager() as leader:
@@ -72,7 +72,7 @@ async def test_pod_in_the_second_namespace_is_counted_until_it_is_gone(second: O
 
 
 async def test_stray_in_the_second_namespace_is_stopped_and_its_namesake_goes_on(
-    second: Office, leader: Acting
+    second: ManagerHarness, leader: Leader
 ) -> None:
     mine = wants("alice", 1)
     assert (await leader.ask(mine)).decision == "admit"
@@ -93,13 +93,13 @@ async def test_stray_in_the_second_namespace_is_stopped_and_its_namesake_goes_on
     ],
 )
 async def test_job_in_the_wrong_namespace_is_refused(
-    second: Office, leader: Acting, request_: AdmissionRequest, sentence: str
+    second: ManagerHarness, leader: Leader, request_: AdmissionRequest, sentence: str
 ) -> None:
     answer = await leader.ask(request_)
     assert (answer.decision, answer.reason, answer.sentences) == ("refuse", "other-namespace", (sentence,))
 
 
-async def test_without_a_second_namespace_there_are_no_special_permissions(leader: Acting) -> None:
+async def test_without_a_second_namespace_there_are_no_special_permissions(leader: Leader) -> None:
     for namespace in (SECOND, NAMESPACE, ""):
         answer = await leader.ask(special(namespace=namespace))
         assert (answer.decision, answer.sentences) == ("refuse", (NO_SPECIAL_NAMESPACE,))
@@ -122,21 +122,21 @@ def test_stored_pods_of_the_first_namespace_do_not_name_it() -> None:
 # Approval
 
 
-def switch_on(office: Office, *permissions: SpecialPermission) -> None:
+def switch_on(harness: ManagerHarness, *permissions: SpecialPermission) -> None:
     """Special permissions in cluster.yaml."""
-    text = (office.folder / "cluster.yaml").read_text().partition("special_permissions:")[0]
+    text = (harness.folder / "cluster.yaml").read_text().partition("special_permissions:")[0]
     names = ", ".join(one.value for one in permissions)
-    (office.folder / "cluster.yaml").write_text(f"{text}special_permissions: [{names}]\n")
+    (harness.folder / "cluster.yaml").write_text(f"{text}special_permissions: [{names}]\n")
 
 
 @pytest.fixture
-def permitting(second: Office) -> Office:
-    """The same office where root and host paths are switched on."""
+def permitting(second: ManagerHarness) -> ManagerHarness:
+    """The same Manager where root and host paths are switched on."""
     switch_on(second, SpecialPermission.ROOT, SpecialPermission.HOST_PATHS)
     return second
 
 
-async def wait_for_approval(leader: Acting, job: AdmissionRequest) -> ApprovalRequest:
+async def wait_for_approval(leader: Leader, job: AdmissionRequest) -> ApprovalRequest:
     answer = await leader.ask(job)
     assert (answer.decision, answer.reason) == ("wait", "approval"), answer
     assert leader.state(job) is JobState.PENDING_APPROVAL
@@ -146,7 +146,9 @@ async def wait_for_approval(leader: Acting, job: AdmissionRequest) -> ApprovalRe
     return request
 
 
-async def test_special_job_waits_for_an_approval_that_outlives_a_restart(permitting: Office, db_url: str) -> None:
+async def test_special_job_waits_for_an_approval_that_outlives_a_restart(
+    permitting: ManagerHarness, db_url: str
+) -> None:
     job = special(gpus=8)
     async with permitting.manager() as leader:
         text = " ".join((await leader.ask(job)).sentences)
@@ -170,7 +172,9 @@ async def test_special_job_waits_for_an_approval_that_outlives_a_restart(permitt
         assert [one.kind.value for one in leader.notices()] == ["approved"]
 
 
-async def test_copy_of_a_special_pod_in_the_ordinary_namespace_is_stopped(permitting: Office, leader: Acting) -> None:
+async def test_copy_of_a_special_pod_in_the_ordinary_namespace_is_stopped(
+    permitting: ManagerHarness, leader: Leader
+) -> None:
     copied = special(gpus=0)
     job = replace(copied, nonce=naming.sign(copied.nonce, f"{SECOND}/jupyter-alice"))
     request = await wait_for_approval(leader, job)
@@ -195,7 +199,7 @@ async def test_copy_of_a_special_pod_in_the_ordinary_namespace_is_stopped(permit
 )
 @pytest.mark.parametrize("decided", [False, True], ids=["while it waits", "when it was approved"])
 async def test_approval_is_for_image_and_permissions_that_were_asked_for(
-    permitting: Office, leader: Acting, change: dict[str, Any], decided: bool
+    permitting: ManagerHarness, leader: Leader, change: dict[str, Any], decided: bool
 ) -> None:
     assert (await leader.ask(wants("holder", gpus=8))).decision == "admit"
     request = await wait_for_approval(leader, job := special())
@@ -213,7 +217,7 @@ async def test_approval_is_for_image_and_permissions_that_were_asked_for(
         assert leader.state(job) is JobState.PENDING_APPROVAL
 
 
-async def test_one_denial_of_two_ends_the_job(permitting: Office) -> None:
+async def test_one_denial_of_two_ends_the_job(permitting: ManagerHarness) -> None:
     set_caps(permitting)
     async with permitting.manager() as leader:
         await leader.ask(job := special(gpus=3))
@@ -225,7 +229,7 @@ async def test_one_denial_of_two_ends_the_job(permitting: Office) -> None:
         assert (await leader.ask(job)).decision == "refuse"
 
 
-async def test_permission_that_is_switched_off_is_refused(permitting: Office) -> None:
+async def test_permission_that_is_switched_off_is_refused(permitting: ManagerHarness) -> None:
     switch_on(permitting, SpecialPermission.HOST_PATHS)
     async with permitting.manager() as leader:
         answer = await leader.ask(special())
@@ -233,7 +237,7 @@ async def test_permission_that_is_switched_off_is_refused(permitting: Office) ->
         assert "Special permissions (root) are not switched on any more" in answer.sentences[0]
 
 
-async def test_special_job_beyond_the_soft_cap_needs_both_approvals(permitting: Office) -> None:
+async def test_special_job_beyond_the_soft_cap_needs_both_approvals(permitting: ManagerHarness) -> None:
     set_caps(permitting)
     async with permitting.manager() as leader:
         await leader.ask(job := special(gpus=3))
@@ -245,7 +249,7 @@ async def test_special_job_beyond_the_soft_cap_needs_both_approvals(permitting: 
         assert leader.state(job) is not JobState.PENDING_APPROVAL
 
 
-async def test_without_any_quota_special_permissions_need_an_approval(permitting: Office) -> None:
+async def test_without_any_quota_special_permissions_need_an_approval(permitting: ManagerHarness) -> None:
     (permitting.folder / "teams.yaml").write_text("teams:\n  default: {title: Everybody}\n")
     async with permitting.manager() as leader:
         await wait_for_approval(leader, special())

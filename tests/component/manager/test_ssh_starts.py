@@ -54,13 +54,13 @@ def test_template_of_a_login(name: str, there: HubServer | None, prefers: bool, 
 def portal(portal: Portal) -> Portal:
     """Alice's server train has stopped."""
     portal.hub.servers, portal.hub.over = {("alice", "train")}, {("alice", "train")}
-    portal.hub.kept = {("alice", "train"): {"template": portal.served.acting.settings.templates[0].name}}
+    portal.hub.kept = {("alice", "train"): {"template": portal.served.leader.settings.templates[0].name}}
     return portal
 
 
 async def logs_in(portal: Portal, server: str = "train") -> tuple[int, dict[str, Any]]:
     """What the gateway is told that asks for alice's server."""
-    return await portal.served.ask(portal.world.tokens["gateway"], f"ssh-starts/alice/{server}", "POST")
+    return await portal.served.ask(portal.real_hub.tokens["gateway"], f"ssh-starts/alice/{server}", "POST")
 
 
 async def allow_starts(portal: Portal) -> None:
@@ -103,30 +103,32 @@ async def test_job_that_has_just_ended_is_not_started_again(portal: Portal) -> N
     await allow_starts(portal)
     question = await portal.runs(wants("alice", server="train"))
     assert (await logs_in(portal))[1]["state"] == "running"
-    await portal.office.delete({"metadata": {"name": "jupyter-alice--train"}}, grace=0)
-    await until(lambda: question.job not in portal.served.book.records, "it has ended")
-    await portal.served.acting.settled()
+    await portal.harness.delete({"metadata": {"name": "jupyter-alice--train"}}, grace=0)
+    await until(lambda: question.job not in portal.served.store.records, "it has ended")
+    await portal.served.leader.settled()
     portal.hub.over = {("alice", "train")}
     status, found = await logs_in(portal)
     assert (status, portal.hub.started) == (409, [])
     assert "train has ended a moment ago" in found["detail"]
-    portal.office.clock.moved += ssh.RESTART_AFTER
+    portal.harness.clock.moved += ssh.RESTART_AFTER
     assert (await logs_in(portal))[0] == 200
     assert portal.hub.started == [("alice", "train")]
 
 
 async def test_gateway_reads_why_a_job_is_being_stopped(portal: Portal) -> None:
     job = (await portal.runs(wants("alice", server="train"))).job
-    await portal.served.book.transact(lambda turn: lifecycle.stop(turn, job, EventReason.IDLE, "It was idle."))
-    _, found = await portal.served.ask(portal.world.tokens["gateway"], f"ssh-starts/alice/train?job={job}")
+    await portal.served.store.transact(
+        lambda transaction: lifecycle.stop(transaction, job, EventReason.IDLE, "It was idle.")
+    )
+    _, found = await portal.served.ask(portal.real_hub.tokens["gateway"], f"ssh-starts/alice/train?job={job}")
     assert (found["state"], found["job"], found["sentence"]) == ("stopping", job, "It was idle.")
 
 
 async def test_options_of_a_refused_request_do_not_prevent_the_start(portal: Portal) -> None:
     """The Hub keeps the options of every request, those of a refused one too."""
-    acting = portal.served.acting
-    files = replace(acting.settings.templates[0], name="files", start_on_connect=True)
-    acting.settings = replace(acting.settings, templates=(*acting.settings.templates, files))
+    leader = portal.served.leader
+    files = replace(leader.settings.templates[0], name="files", start_on_connect=True)
+    leader.settings = replace(leader.settings, templates=(*leader.settings.templates, files))
     portal.hub.servers, portal.hub.over = {("alice", "files")}, {("alice", "files")}
     portal.hub.kept = {("alice", "files"): {"template": "nonsense"}}
     assert (await logs_in(portal, "files"))[1]["state"] == "starting"
@@ -159,15 +161,15 @@ async def test_gateway_reads_the_answers(portal: Portal) -> None:
     await allow_starts(portal)
 
     async def starts(user: str, name: str) -> None:
-        await portal.served.acting.ask(wants(user, server=name))
+        await portal.served.leader.ask(wants(user, server=name))
         raise HubRejected(429, f"It waits: {page_path('/services/jobs/', user, name)}")
 
     def people(token: str) -> HubAndManager:
-        return HubAndManager(HubClient(portal.world.hub_api, token), portal.served.url, token)
+        return HubAndManager(HubClient(portal.real_hub.hub_api, token), portal.served.url, token)
 
     await portal.runs(wants("bob", gpus=8))
     portal.hub.starts = starts
-    gateway = people(portal.world.tokens["gateway"])
+    gateway = people(portal.real_hub.tokens["gateway"])
     waits = await gateway.start("alice", "train")
     assert (waits.state, waits.page) == ("queued", "/services/jobs/wait/alice/train")
     assert waits.sentence.startswith("number 1 in the queue. ")
@@ -175,10 +177,10 @@ async def test_gateway_reads_the_answers(portal: Portal) -> None:
     assert (await portal.read("alice", f"jobs/{waits.job}/stop", "POST")).status == 303
     ended = await gateway.start_status("alice", "train", waits.job)
     assert (ended.state, ended.sentence) == ("ended", "It was cancelled before it started.")
-    acting = portal.served.acting
-    acting.settings = replace(acting.settings, teams=replace(acting.settings.teams, blocked=frozenset({"alice"})))
+    leader = portal.served.leader
+    leader.settings = replace(leader.settings, teams=replace(leader.settings.teams, blocked=frozenset({"alice"})))
     assert (await gateway.access_state(())).blocked == {"alice"}
     refused = await gateway.start("alice", "train")
     assert (refused.state, "may not start jobs" in refused.sentence) == ("refused", True)
-    other = people(portal.world.tokens["other"])
+    other = people(portal.real_hub.tokens["other"])
     assert await other.start("alice", "train") == StartStatus("off"), "a gateway without the scope starts nothing"

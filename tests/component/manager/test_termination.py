@@ -16,31 +16,31 @@ from dlspawner.manager.db.store import DatabaseUnavailable
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.notice import NoticeKind
 from dlspawner.manager.model.records import JobRecord, as_queued
-from tests.component.manager.manager_harness import NAMESPACE, Acting, Office, pod_of, until, wants
+from tests.component.manager.manager_harness import NAMESPACE, Leader, ManagerHarness, pod_of, until, wants
 from tests.component.manager.stopping_hub import StoppingHub
 
 SENTENCE = "The job was stopped because it is Tuesday: start it again tomorrow."
 
 
 @pytest.fixture
-def hub(office: Office, monkeypatch: pytest.MonkeyPatch) -> StoppingHub:
+def hub(harness: ManagerHarness, monkeypatch: pytest.MonkeyPatch) -> StoppingHub:
     monkeypatch.setattr(termination, "_AGAIN_SECONDS", 0.1)
-    office.hub = made = StoppingHub(cluster=office.cluster)
+    harness.hub = made = StoppingHub(cluster=harness.cluster)
     return made
 
 
-async def until_pod_is_deleted(office: Office) -> None:
+async def until_pod_is_deleted(harness: ManagerHarness) -> None:
     """Until the deletion of the only pod was requested, with its own grace period."""
 
     async def is_deleted() -> bool:
-        (pod,) = (await office.pods()).values()
+        (pod,) = (await harness.pods()).values()
         return bool(pod["metadata"].get("deletionGracePeriodSeconds") == 30)
 
     await until(is_deleted, "the deletion is requested")
 
 
-async def test_stop_is_an_event_and_its_sentence_stays(office: Office, hub: StoppingHub) -> None:
-    async with office.manager() as leader:
+async def test_stop_is_an_event_and_its_sentence_stays(harness: ManagerHarness, hub: StoppingHub) -> None:
+    async with harness.manager() as leader:
         await leader.run_job(request := wants())
         assert await leader.stop(request.job, EventReason.IDLE, SENTENCE)
         await leader.until_state(request, JobState.ENDED)
@@ -50,32 +50,36 @@ async def test_stop_is_an_event_and_its_sentence_stays(office: Office, hub: Stop
     assert hub.asked == [("alice", "")]
 
 
-async def test_second_reason_does_not_change_the_first(office: Office, hub: StoppingHub) -> None:
+async def test_second_reason_does_not_change_the_first(harness: ManagerHarness, hub: StoppingHub) -> None:
     hub.ignores_stops = True
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
         await leader.run_job(request := wants())
         assert await leader.stop(request.job, EventReason.IDLE)
         assert not await leader.stop(request.job, EventReason.LIFETIME)
         assert "lifetime" not in await leader.reasons(request)
 
 
-async def test_reservation_without_a_pod_is_not_stopped(hub: StoppingHub, leader: Acting) -> None:
+async def test_reservation_without_a_pod_is_not_stopped(hub: StoppingHub, leader: Leader) -> None:
     await leader.ask(request := wants())
     assert not await leader.stop(request.job, EventReason.IDLE)
 
 
 @pytest.mark.parametrize("error", [HubUnavailable("It is away."), HubRejected(400, "alice is pending spawn")])
-async def test_hub_that_cannot_stop_now_is_asked_again(office: Office, hub: StoppingHub, error: HubError) -> None:
+async def test_hub_that_cannot_stop_now_is_asked_again(
+    harness: ManagerHarness, hub: StoppingHub, error: HubError
+) -> None:
     hub.errors = [error] * 3
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
         await leader.run_job(request := wants())
         await leader.stop(request.job, EventReason.IDLE)
         await leader.until_state(request, JobState.ENDED)
     assert len(hub.asked) == 4
 
 
-async def test_cancelled_job_whose_server_is_ready_after_all_is_stopped(office: Office, hub: StoppingHub) -> None:
-    async with office.manager() as leader:
+async def test_cancelled_job_whose_server_is_ready_after_all_is_stopped(
+    harness: ManagerHarness, hub: StoppingHub
+) -> None:
+    async with harness.manager() as leader:
         await leader.run_job(request := wants())
         hub.servers = {("alice", "")}
         await leader.stop(request.job, EventReason.CANCELLED)
@@ -83,23 +87,23 @@ async def test_cancelled_job_whose_server_is_ready_after_all_is_stopped(office: 
     assert hub.asked == [("alice", "")]
 
 
-async def test_pod_of_a_server_that_the_hub_does_not_know_is_deleted(office: Office, hub: StoppingHub) -> None:
+async def test_pod_of_a_server_that_the_hub_does_not_know_is_deleted(harness: ManagerHarness, hub: StoppingHub) -> None:
     hub.errors = [HubRejected(404, "No such user")]
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
         await leader.run_job(request := wants())
         await leader.stop(request.job, EventReason.IDLE)
-        await until_pod_is_deleted(office)
-        await office.cluster.delete(PODS, "jupyter-alice", NAMESPACE, grace=0)
+        await until_pod_is_deleted(harness)
+        await harness.cluster.delete(PODS, "jupyter-alice", NAMESPACE, grace=0)
         await leader.until_state(request, JobState.ENDED)
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_hub_that_forbids_stops_is_asked_once(office: Office, hub: StoppingHub, status: int) -> None:
+async def test_hub_that_forbids_stops_is_asked_once(harness: ManagerHarness, hub: StoppingHub, status: int) -> None:
     hub.errors = [HubRejected(status, "Action is not authorized with current scopes")] * 100
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
         await leader.run_job(request := wants())
         await leader.stop(request.job, EventReason.IDLE)
-        await until_pod_is_deleted(office)
+        await until_pod_is_deleted(harness)
         notice = leader.service.store.notices.pending(("", NoticeKind.HUB_FORBIDS))
         assert notice is not None
         assert "It says: Action is not authorized with current scopes" in notice.text
@@ -114,7 +118,7 @@ def test_requeued_job_is_preemptible_if_its_user_asked_for_it(asked: bool, demot
 
 
 async def test_preempted_job_is_requeued_at_its_place_for_what_was_asked(
-    office: Office, hub: StoppingHub, leader: Acting
+    harness: ManagerHarness, hub: StoppingHub, leader: Leader
 ) -> None:
     """What the cluster added to its pod (here an overhead) is not in the pod that the Hub would make next."""
     await leader.ask(request := wants(requeue=True))
@@ -122,7 +126,7 @@ async def test_preempted_job_is_requeued_at_its_place_for_what_was_asked(
     asked = before.request.pods[0].cpu_milli
     pod = pod_of(request)
     pod["spec"]["overhead"] = {"cpu": "250m"}
-    await office.bind(await office.cluster.create(PODS, pod, NAMESPACE))
+    await harness.bind(await harness.cluster.create(PODS, pod, NAMESPACE))
     await leader.until_state(request, JobState.RUNNING)
     await until(lambda: leader.record(request).job.request.pods[0].cpu_milli == asked + 250, "it is charged")
     await leader.stop(request.job, EventReason.PREEMPTED)
@@ -134,7 +138,7 @@ async def test_preempted_job_is_requeued_at_its_place_for_what_was_asked(
     assert (after.job.submitted, after.job.request, after.stop) == (before.submitted, before.request, None)
 
 
-async def test_idle_job_is_not_requeued(hub: StoppingHub, leader: Acting) -> None:
+async def test_idle_job_is_not_requeued(hub: StoppingHub, leader: Leader) -> None:
     await leader.run_job(request := wants(requeue=True))
     await leader.stop(request.job, EventReason.IDLE)
     await leader.until_state(request, JobState.ENDED)
@@ -143,27 +147,27 @@ async def test_idle_job_is_not_requeued(hub: StoppingHub, leader: Acting) -> Non
 # A former leader, which has not noticed yet that another Manager leads
 
 
-def take_over(office: Office) -> None:
-    engine = create_engine(office.db_url)
+def take_over(harness: ManagerHarness) -> None:
+    engine = create_engine(harness.db_url)
     with engine.begin() as connection:
         connection.execute(text("UPDATE leases SET identity = 'another', term = term + 1"))
     engine.dispose()
 
 
-async def test_former_leader_does_not_repeat_stops(office: Office, hub: StoppingHub, db_url: str) -> None:
+async def test_former_leader_does_not_repeat_stops(harness: ManagerHarness, hub: StoppingHub, db_url: str) -> None:
     hub.errors = [HubUnavailable("It is away.")] * 10_000
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
         await leader.run_job(request := wants())
         await leader.stop(request.job, EventReason.IDLE)
         await until(lambda: hub.asked, "the Hub is asked")
-        take_over(office)
+        take_over(harness)
         asked = len(hub.asked)
         await until(lambda: leader.admission is None, "it notices")
         assert len(hub.asked) <= asked + 1, "but for the request that was on its way"
 
 
 async def test_stop_that_could_not_be_written_is_not_requested(
-    office: Office, hub: StoppingHub, monkeypatch: pytest.MonkeyPatch
+    harness: ManagerHarness, hub: StoppingHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reached, fails, answers, ask_hub = asyncio.Event(), asyncio.Event(), [], termination.Terminator._ask_hub
 
@@ -177,7 +181,7 @@ async def test_stop_that_could_not_be_written_is_not_requested(
         monkeypatch.undo()
         raise DatabaseUnavailable("It is away.")
 
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
         await leader.run_job(request := wants())
         await leader.settled()
         monkeypatch.setattr(termination.Terminator, "_ask_hub", observed)

@@ -1,4 +1,4 @@
-"""Small worlds: a cluster, teams, nodes and jobs in few words, for tests of decisions."""
+"""Small clusters: a cluster, teams, nodes and jobs in few words, for tests of decisions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ HURRIED = replace(CLUSTER, scheduling=SchedulingConfig(notice=timedelta(0), min_
 
 
 class Case(NamedTuple):
-    """A world, the job that asks, and what is decided or said of it."""
+    """A cluster, the job that asks, and what is decided or said of it."""
 
     here: ClusterState
     job: Job
@@ -103,7 +103,7 @@ def runs(name: str, of: str, gpus: int | Iterable[int], *nodes: str, **more: Any
     return wants(name, of, gpus, state=state, nodes=nodes, started=NOW - age, waited=age, **more)
 
 
-def world(
+def cluster_state(
     *things: Team | Node | Job,
     cluster: ClusterConfig = CLUSTER,
     blocked: Iterable[str] = (),

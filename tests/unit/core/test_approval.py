@@ -15,38 +15,40 @@ from dlspawner.core.scheduling.admission import evaluate, find_alternatives
 from dlspawner.core.scheduling.cluster_state import ClusterState
 from dlspawner.core.scheduling.limits import ApprovalKind, approvers, required_approvals
 from dlspawner.core.units import GPU
-from tests.unit.core.factories import NOW, Case, node, queues, runs, team, wants, world
+from tests.unit.core.factories import NOW, Case, cluster_state, node, queues, runs, team, wants
 
 N1 = node("n1")
 SOFT = (team("a", 8, soft=2), N1)
 SAID = "Team a gives one person at most 2 GPUs without approval"
 WAITS = JobState.PENDING_APPROVAL
-# The world, the job that asks, and what its admins read; nothing where it needs no approval.
+# The cluster, the job that asks, and what its admins read; nothing where it needs no approval.
 NEEDS: dict[str, Case] = {
-    "as many as the soft cap need none": Case(world(*SOFT), wants("j", "a", 2), ""),
-    "more than the soft cap alone": Case(world(*SOFT), wants("j", "a", 3), f"3 GPUs of type a100. {SAID}."),
+    "as many as the soft cap need none": Case(cluster_state(*SOFT), wants("j", "a", 2), ""),
+    "more than the soft cap alone": Case(cluster_state(*SOFT), wants("j", "a", 3), f"3 GPUs of type a100. {SAID}."),
     "more together with what the person holds": Case(
-        world(*SOFT, runs("r", "a", 2, "n1")), wants("j", "a", 1), f"1 GPU of type a100. {SAID}; alice holds 2."
+        cluster_state(*SOFT, runs("r", "a", 2, "n1")), wants("j", "a", 1), f"1 GPU of type a100. {SAID}; alice holds 2."
     ),
     "what is promised to another job of the person counts": Case(
-        world(*SOFT, queues("p", "a", 2, nodes=("n1",))),
+        cluster_state(*SOFT, queues("p", "a", 2, nodes=("n1",))),
         wants("j", "a", 1),
         f"1 GPU of type a100. {SAID}; alice holds or was promised 2.",
     ),
     "what was promised to the job itself does not count twice": Case(
-        world(*SOFT, queues("j", "a", 2, nodes=("n1",))), queues("j", "a", 2, nodes=("n1",)), ""
+        cluster_state(*SOFT, queues("j", "a", 2, nodes=("n1",))), queues("j", "a", 2, nodes=("n1",)), ""
     ),
     "what the person holds for another team does not count": Case(
-        world(team("a", 8, soft=2), team("b", 8), node("n1", 16), runs("r", "b", 8, "n1")), wants("j", "a", 2), ""
+        cluster_state(team("a", 8, soft=2), team("b", 8), node("n1", 16), runs("r", "b", 8, "n1")),
+        wants("j", "a", 2),
+        "",
     ),
     "a preemptible job says so": Case(
-        world(*SOFT), wants("j", "a", 3, preemptible=True), f"3 GPUs of type a100, preemptible. {SAID}."
+        cluster_state(*SOFT), wants("j", "a", 3, preemptible=True), f"3 GPUs of type a100, preemptible. {SAID}."
     ),
-    "what was approved needs none": Case(world(*SOFT), wants("j", "a", 3, approved=True), ""),
-    "nor what is more than the quota": Case(world(team("a", 4, soft=2), N1), wants("j", "a", 5), ""),
-    "a blocked user's job needs none": Case(world(*SOFT, blocked=["alice"]), wants("j", "a", 3), ""),
+    "what was approved needs none": Case(cluster_state(*SOFT), wants("j", "a", 3, approved=True), ""),
+    "nor what is more than the quota": Case(cluster_state(team("a", 4, soft=2), N1), wants("j", "a", 5), ""),
+    "a blocked user's job needs none": Case(cluster_state(*SOFT, blocked=["alice"]), wants("j", "a", 3), ""),
     "nodes that are away change nothing": Case(
-        world(team("a", 8, soft=2)), replace(queues("j", "a", 3), state=WAITS), f"3 GPUs of type a100. {SAID}."
+        cluster_state(team("a", 8, soft=2)), replace(queues("j", "a", 3), state=WAITS), f"3 GPUs of type a100. {SAID}."
     ),
 }
 
@@ -59,7 +61,7 @@ def test_missing_approvals(here: ClusterState, job: Job, expected: str) -> None:
 
 
 def test_alternatives_need_no_approval() -> None:
-    here = world(*SOFT)
+    here = cluster_state(*SOFT)
     assert [(one.gpus, one.preemptible) for one in find_alternatives(wants("j", "a", 4), here, NOW)] == [
         (2 * GPU, False)
     ]
@@ -81,7 +83,7 @@ def test_an_approval_is_asked_for_exactly_where_the_soft_cap_is_in_the_way_and_n
     soft: int, hard: int | None, held: list[int], gpus: int, preemptible: bool, approved: bool
 ) -> None:
     jobs = [runs(f"r{number}", "a", many, "n2") for number, many in enumerate(held)]
-    here = world(team("a", 12, soft=soft, hard=hard), N1, node("n2", 16), *jobs)
+    here = cluster_state(team("a", 12, soft=soft, hard=hard), N1, node("n2", 16), *jobs)
     job = wants("j", "a", gpus, preemptible=preemptible, approved=approved)
     found, waits = evaluate(job, here, NOW), bool(limits.missing_approvals(job, here))
     # It is the reason, and the only one that an approver can take away.

@@ -138,8 +138,8 @@ def test_scheduler_name_of_the_file_wins() -> None:
 
 
 # The experiments of OpenPAI's lab, as far as they show in what HiveD is asked for; it is the judge of these. Of the
-# native engine they are in test_sharing (safety), test_preemption (priority), test_guests (opportunistic), test_gangs,
-# test_queueing (incremental: jobs start until nothing fits) and test_quota (more than the quota).
+# native engine they are in test_sharing (safety), test_preemption (priority), test_out_of_share (opportunistic),
+# test_gangs, test_queue (incremental: jobs start until nothing fits) and test_quota (more than the quota).
 
 
 def hived(asked: Job) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ from dlspawner.core.scheduling.estimates import (
     simulate,
     still_running,
 )
-from tests.unit.core.factories import HOUR, HURRIED, MINUTE, NOW, node, queues, runs, team, wants, world
+from tests.unit.core.factories import HOUR, HURRIED, MINUTE, NOW, cluster_state, node, queues, runs, team, wants
 
 VISION = team("vision", 8)
 
@@ -91,22 +91,22 @@ STARTS = {
 def test_a_job_starts_when_those_before_it_have_ended(
     things: Sequence[Job], durations: RunTimes, minutes: tuple[int, int] | None
 ) -> None:
-    found = estimated(world(VISION, node("n1"), *things), durations).get("q")
+    found = estimated(cluster_state(VISION, node("n1"), *things), durations).get("q")
     assert (found and tuple(round((at - NOW) / MINUTE) for at in (found.earliest, found.latest))) == minutes
 
 
 def test_lifetime_bounds_the_estimate() -> None:
-    found = estimated(world(VISION, node("n1"), FULL, NEXT), TWO_HOURS, {"r": NOW + 10 * MINUTE})
+    found = estimated(cluster_state(VISION, node("n1"), FULL, NEXT), TWO_HOURS, {"r": NOW + 10 * MINUTE})
     assert found["q"].latest == NOW + 10 * MINUTE
 
 
 def test_job_that_waits_for_an_approval_has_no_estimate() -> None:
     asks = wants("q", "vision", 1, state=JobState.PENDING_APPROVAL)
-    assert estimated(world(VISION, node("n1"), asks), TWO_HOURS) == {}
+    assert estimated(cluster_state(VISION, node("n1"), asks), TWO_HOURS) == {}
 
 
 def test_requeued_victim_is_simulated_as_well() -> None:
-    here = world(
+    here = cluster_state(
         VISION,
         node("n1"),
         runs("b", "vision", 8, "n1", preemptible=True, requeue=True),
@@ -120,12 +120,12 @@ def test_requeued_victim_is_simulated_as_well() -> None:
 
 
 def test_too_few_simulations_give_no_estimate() -> None:
-    here = world(VISION, node("n1"), NEXT).snapshot()
+    here = cluster_state(VISION, node("n1"), NEXT).snapshot()
     assert estimate_starts(here, [{"q": NOW}] * 7, TWO_HOURS) == {}
 
 
 def test_an_estimate_counts_the_jobs_that_it_comes_from() -> None:
-    assert estimated(world(VISION, node("n1"), FULL, NEXT), TWO_HOURS)["q"].jobs == LEAST_RUNS
+    assert estimated(cluster_state(VISION, node("n1"), FULL, NEXT), TWO_HOURS)["q"].jobs == LEAST_RUNS
 
 
 def test_an_estimate_that_has_passed_is_not_told() -> None:
@@ -137,7 +137,7 @@ def test_an_estimate_that_has_passed_is_not_told() -> None:
 def test_only_the_first_of_the_queue_are_looked_at() -> None:
     many = [queues(f"q{at:03}", "vision", 1, waited=HOUR - at * MINUTE / 60) for at in range(100)]
     other = queues("s", "speech", 1)
-    here = world(VISION, team("speech", 8), node("n1"), FULL, *many, other).snapshot()
+    here = cluster_state(VISION, team("speech", 8), node("n1"), FULL, *many, other).snapshot()
     kept = {job.id for job in first_in_queue(here, NOW, most=50, each=20).jobs}
     assert kept == {"r", "s", *(f"q{at:03}" for at in range(20))}
     assert len(first_in_queue(here, NOW, most=10, each=20).jobs) == 11
@@ -161,7 +161,7 @@ def test_later_job_in_a_queue_never_starts_earlier(
     things += [
         queues(f"q{at}", "vision", 3, waited=HOUR - at * MINUTE, preemptible=preemptible) for at in range(waiting)
     ]
-    found = estimated(world(VISION, node("n1"), *things), lasted(lengths))
+    found = estimated(cluster_state(VISION, node("n1"), *things), lasted(lengths))
     ranges = [found[f"q{at}"] for at in range(waiting) if f"q{at}" in found]
     assert ranges == sorted(ranges, key=lambda one: (one.earliest, one.latest))
     assert [one.latest for one in ranges] == sorted(one.latest for one in ranges)

@@ -12,12 +12,12 @@ from dlspawner.core.decisions import Admit, MustWait
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.resources import ResourceRequest
 from dlspawner.core.scheduling.admission import admit, grow
-from tests.unit.core.factories import NOW, ask, node, one_pass, team, wants, world
+from tests.unit.core.factories import NOW, ask, cluster_state, node, one_pass, team, wants
 from tests.unit.core.simulator import Comes, play
 
 
 def test_of_two_jobs_of_four_pods_one_runs_whole_and_the_other_holds_nothing() -> None:
-    here = world(team("a", 6), node("n1", 3), node("n2", 3))
+    here = cluster_state(team("a", 6), node("n1", 3), node("n2", 3))
     first, second = (replace(wants(name, "a", (1, 1, 1, 1)), state=JobState.QUEUED) for name in ("one", "two"))
     decision = admit(first, here, NOW)
     assert isinstance(decision, Admit)
@@ -41,7 +41,7 @@ GANGS = st.lists(
 def test_every_job_of_several_pods_that_fits_gets_all_of_its_nodes_in_the_end(
     gangs: list[tuple[int, int, bool, int, int]],
 ) -> None:
-    here = world(team("a", 6), team("b", 2), node("n1", 4), node("n2", 2), node("n3", 2))
+    here = cluster_state(team("a", 6), team("b", 2), node("n1", 4), node("n2", 2), node("n3", 2))
     coming = [
         Comes(
             wants(f"j{number}", "a", (gpus,) * min(pods, 6 // gpus), preemptible=preemptible, requeue=True),
@@ -70,7 +70,7 @@ def test_jobs_grow_by_what_no_other_may_have_and_never_start_with_fewer_than_the
     drawn: list[tuple[int, int, int, bool, str]], data: st.DataObject
 ) -> None:
     quotas, sizes = {"a": 6, "b": 2}, {"n1": 4, "n2": 2, "n3": 2}
-    here = world(*(team(*one) for one in quotas.items()), *(node(*one) for one in sizes.items()))
+    here = cluster_state(*(team(*one) for one in quotas.items()), *(node(*one) for one in sizes.items()))
     least: dict[str, int] = {}
     waits: dict[str, list[ResourceRequest]] = {}
     for number, (pods, more, gpus, preemptible, of) in enumerate(drawn):

@@ -17,7 +17,7 @@ from dlspawner.core.scheduling.admission import admit
 from dlspawner.core.scheduling.cluster_state import ClusterState
 from dlspawner.core.scheduling.preemption import over_quota_jobs, restorable
 from dlspawner.core.units import GPU
-from tests.unit.core.factories import CLUSTER, NOW, node, team, wants, world
+from tests.unit.core.factories import CLUSTER, NOW, cluster_state, node, team, wants
 
 NVIDIA = "nvidia.com/gpu"
 NODES = {"n1": node("n1"), "n2": node("n2"), "n3": node("n3", 4)}
@@ -31,7 +31,7 @@ def teams(quotas: tuple[int, int]) -> tuple[Team, ...]:
 class History:
     """A cluster state that things happen to, and a clock."""
 
-    here: ClusterState = field(default_factory=lambda: world(*teams((8, 12)), *NODES.values()))
+    here: ClusterState = field(default_factory=lambda: cluster_state(*teams((8, 12)), *NODES.values()))
     now: datetime = NOW
     number: int = 0
     turned: set[str] = field(default_factory=set)  # jobs that a lowered quota made preemptible

@@ -29,7 +29,19 @@ from dlspawner.core.scheduling.preemption import (
     unneeded_victims,
 )
 from dlspawner.core.units import GPU
-from tests.unit.core.factories import HOUR, MINUTE, NOW, node, notice_pass, one_pass, queues, runs, team, wants, world
+from tests.unit.core.factories import (
+    HOUR,
+    MINUTE,
+    NOW,
+    cluster_state,
+    node,
+    notice_pass,
+    one_pass,
+    queues,
+    runs,
+    team,
+    wants,
+)
 
 NVIDIA = "nvidia.com/gpu"
 NOTICED = NOW + 5 * MINUTE
@@ -83,7 +95,7 @@ CHOSEN: dict[str, tuple[list[Job], int, str]] = {
 
 @pytest.mark.parametrize(("jobs", "gpus", "expected"), CHOSEN.values(), ids=CHOSEN)
 def test_victims(jobs: list[Job], gpus: int, expected: str) -> None:
-    asked = order_candidates(jobs, world(*TEAMS, *jobs), NOW)
+    asked = order_candidates(jobs, cluster_state(*TEAMS, *jobs), NOW)
     victims = choose_victims({"n1": Resources(gpus * GPU, 0, 0)}, NVIDIA, asked)
     assert victims is not None
     assert " ".join(sorted(job.id for job in victims)) == expected
@@ -92,7 +104,7 @@ def test_victims(jobs: list[Job], gpus: int, expected: str) -> None:
 @pytest.mark.parametrize(("priority", "victim"), [(40, True), (50, False), (60, False)])
 def test_own_team_stops_lower_priorities_only(priority: int, victim: bool) -> None:
     job = runs("own", "a", 1, "n1", priority=priority)
-    here = world(team("a", 8, preempt_within_team=True), node("n1"), job)
+    here = cluster_state(team("a", 8, preempt_within_team=True), node("n1"), job)
     assert may_be_stopped(job, wants("new", "a", 1, priority=50), here) is victim
 
 
@@ -113,7 +125,7 @@ LEAVES: dict[str, tuple[Job, timedelta]] = {
 
 @pytest.mark.parametrize(("job", "expected"), LEAVES.values(), ids=LEAVES)
 def test_stop_time(job: Job, expected: timedelta) -> None:
-    assert stop_time(job, world(*TEAMS), NOW) == NOW + expected
+    assert stop_time(job, cluster_state(*TEAMS), NOW) == NOW + expected
 
 
 GOES_ON: dict[str, tuple[Job, timedelta | None]] = {
@@ -125,14 +137,14 @@ GOES_ON: dict[str, tuple[Job, timedelta | None]] = {
 
 @pytest.mark.parametrize(("job", "expected"), GOES_ON.values(), ids=GOES_ON)
 def test_deferred_stop_time(job: Job, expected: timedelta | None) -> None:
-    assert deferred_stop_time(job, world(*TEAMS), NOW) == (None if expected is None else NOW + expected)
+    assert deferred_stop_time(job, cluster_state(*TEAMS), NOW) == (None if expected is None else NOW + expected)
 
 
 @pytest.mark.parametrize("hours", [-48, -1, 0, 1, 48])
 def test_clock_jump_neither_skips_nor_extends_a_notice(hours: int) -> None:
     """Within a team that opted in a guaranteed job can be a victim: the one case in which the time decides about it."""
     job = runs("j", "a", 8, "n1", priority=10, age=MINUTE)
-    here = world(team("a", 8, preempt_within_team=True), node("n1"), job)
+    here = cluster_state(team("a", 8, preempt_within_team=True), node("n1"), job)
     now = NOW + hours * HOUR
     decision = admit(wants("x", "a", 8, priority=100), here, now)
     assert decision == Preempt(("j",), ("n1",))
@@ -168,11 +180,11 @@ SPARED: dict[str, tuple[list[Job], str]] = {
 
 @pytest.mark.parametrize(("jobs", "expected"), SPARED.values(), ids=SPARED)
 def test_victims_that_are_not_needed(jobs: list[Job], expected: str) -> None:
-    assert " ".join(sorted(job.id for job in unneeded_victims(world(*TEAMS, *jobs)))) == expected
+    assert " ".join(sorted(job.id for job in unneeded_victims(cluster_state(*TEAMS, *jobs)))) == expected
 
 
 def test_steps_that_are_due() -> None:
-    here = world(
+    here = cluster_state(
         *(*TEAMS, queues("void", "a", 1, nodes=("n9",)), queues("p", "a", 8, nodes=("n1",))),
         *(lent("over", 4, notice=NOW), lent("slow", 4, notice=NOW, age=MINUTE)),  # which was told while it started
         *(borrows("spared", "b", 1, "n2", notice=NOTICED),),
@@ -186,7 +198,7 @@ def test_steps_that_are_due() -> None:
 
 
 def test_gpus_of_the_first_reservation_are_not_lent_against_later_victims() -> None:
-    room = world(*TEAMS, *LATER).node_infos["n1"]
+    room = cluster_state(*TEAMS, *LATER).node_infos["n1"]
     assert room.available(NVIDIA).gpus < GPU
     assert room.available(NVIDIA, "p").gpus == 2 * GPU
 
@@ -199,7 +211,7 @@ OPTED_IN = (team("a", 4, preempt_within_team=True), node("n1"))
 
 
 def test_job_that_waits_for_leaving_victims_chooses_no_others() -> None:
-    here = world(*OPTED_IN, *lows(0, 1, 2, 3), queues("p", "a", 2, priority=100))
+    here = cluster_state(*OPTED_IN, *lows(0, 1, 2, 3), queues("p", "a", 2, priority=100))
     assert notice_pass(here, NOW) == {"p": ("low0", "low1")}
     for minutes in range(5):
         assert notice_pass(here, NOW + minutes * MINUTE) == {}
@@ -211,20 +223,20 @@ def test_job_that_waits_for_leaving_victims_chooses_no_others() -> None:
 
 def test_two_jobs_of_a_team_choose_no_superfluous_victims() -> None:
     jobs = queues("p", "a", priority=100), queues("q", "a", priority=100)
-    here = world(*OPTED_IN, *lows(0, 1, 2, 3), *jobs)
+    here = cluster_state(*OPTED_IN, *lows(0, 1, 2, 3), *jobs)
     assert notice_pass(here, NOW) == {"p": ("low0",), "q": ("low1",)}
 
 
 def test_no_victims_for_quota_that_a_stopping_job_returns() -> None:
     ends = replace(lows(0)[0], state=JobState.STOPPING)
-    here = world(*OPTED_IN, ends, *lows(1, 2, 3), queues("p", "a", priority=100))
+    here = cluster_state(*OPTED_IN, ends, *lows(1, 2, 3), queues("p", "a", priority=100))
     assert notice_pass(here, NOW) == {}
     here.remove("low0")
     assert one_pass(here, NOW) == ["p"]
 
 
 def test_lost_gpus_void_the_reservation_and_spare_its_victims() -> None:
-    here = world(TEAMS[0], node("n1"), runs("own", "a", 4, "n1"), lent("j", 4), queues("p", "a", 4))
+    here = cluster_state(TEAMS[0], node("n1"), runs("own", "a", 4, "n1"), lent("j", 4), queues("p", "a", 4))
     notice_pass(here, NOW)
     here.put_node(node("n1", 7))
     for job in stale_reservations(here):
@@ -234,7 +246,7 @@ def test_lost_gpus_void_the_reservation_and_spare_its_victims() -> None:
 
 
 def test_job_waits_for_victims_on_its_share_and_takes_no_other_share() -> None:
-    here = world(
+    here = cluster_state(
         *(team("a", 12, preempt_within_team=True), team("b", 4), node("n1"), node("n2")),  # n2 is one half of each
         *(runs("high", "a", 6, "n1", priority=1000), runs("low", "a", 2, "n2", priority=10)),
         queues("p", "a", 4, priority=100),
@@ -275,7 +287,7 @@ BROKEN: dict[str, tuple[list[Team | Node | Job], str]] = {
 
 @pytest.mark.parametrize(("things", "expected"), BROKEN.values(), ids=BROKEN)
 def test_stale_reservations(things: list[Team | Node | Job], expected: str) -> None:
-    assert " ".join(job.id for job in stale_reservations(world(*TEAMS, *things))) == expected
+    assert " ".join(job.id for job in stale_reservations(cluster_state(*TEAMS, *things))) == expected
 
 
 JOBS = st.lists(
@@ -300,18 +312,18 @@ JOBS = st.lists(
 @given(JOBS, st.integers(1, 8), st.randoms())
 @settings(max_examples=150)
 def test_victims_are_sufficient_necessary_and_preemptible(jobs: list[Job], gpus: int, chance: Any) -> None:
-    here = world(*TEAMS, *jobs)
+    here = cluster_state(*TEAMS, *jobs)
     request = wants("x", "a", gpus)
     decision = admit(request, here, NOW)
     chance.shuffle(jobs)
-    assert admit(request, world(*TEAMS, *jobs), NOW) == decision, "the order of the input matters"
+    assert admit(request, cluster_state(*TEAMS, *jobs), NOW) == decision, "the order of the input matters"
     if not isinstance(decision, Preempt):
         return
     victims = [here.jobs[name] for name in decision.victims]
     assert all(job.preemptible for job in victims)
     assert all(stop_time(job, here, NOW) >= (job.started or NOW) + 15 * MINUTE for job in victims)
     for one in (None, *victims):
-        left = world(*TEAMS, *(job for job in jobs if job not in victims or job is one))
+        left = cluster_state(*TEAMS, *(job for job in jobs if job not in victims or job is one))
         free = left.node_infos[decision.nodes[0]].free(NVIDIA).gpus
         assert (free >= gpus * GPU) == (one is None)
 
@@ -320,14 +332,14 @@ def test_victims_are_sufficient_necessary_and_preemptible(jobs: list[Job], gpus:
 @settings(max_examples=150)
 def test_victims_of_the_own_team_are_sufficient_and_chosen_once(jobs: list[Job], gpus: int) -> None:
     teams = (team("a", 8, preempt_within_team=True), *TEAMS[1:])
-    here = world(*teams, *jobs, queues("x", "a", gpus, priority=50))
+    here = cluster_state(*teams, *jobs, queues("x", "a", gpus, priority=50))
     decision = admit(here.jobs["x"], here, NOW)
     if not isinstance(decision, Preempt):
         return
     victims = [here.jobs[name] for name in decision.victims]
     assert all(job.preemptible or (job.team == "a" and job.priority < 50) for job in victims)
     for one in (None, *victims):
-        left = world(*teams, *(job for job in jobs if job not in victims or job is one))
+        left = cluster_state(*teams, *(job for job in jobs if job not in victims or job is one))
         room = left.node_infos[decision.nodes[0]]
         left.put(queues("x", "a", gpus, priority=50, nodes=decision.nodes))
         enough = room.free(NVIDIA).gpus >= gpus * GPU and left.available_quota("a", "a100") >= 0

@@ -17,7 +17,7 @@ from dlspawner.core.schedulers.engine import Observed
 from dlspawner.core.schedulers.kueue import FLAVORS, PRIORITY_CLASSES, WORKLOADS, Kueue, queue_objects
 from dlspawner.core.scheduling import queue
 from dlspawner.core.scheduling.admission import admit, schedule
-from tests.unit.core.factories import CLUSTER, NOW, ask, node, queues, runs, team, wants, world
+from tests.unit.core.factories import CLUSTER, NOW, ask, cluster_state, node, queues, runs, team, wants
 
 KUEUE = replace(CLUSTER, scheduler=SchedulerConfig(SchedulerName.KUEUE, (("b", "bees"),), (("prod", "high"),)))
 
@@ -29,14 +29,14 @@ KUEUE = replace(CLUSTER, scheduler=SchedulerConfig(SchedulerName.KUEUE, (("b", "
         (EngineWaits("No quota.", 7), queues("j", "a", 9), "wait engine 7: No quota."),
         (EngineEvicts("Others need it."), queues("j", "a"), "wait engine 1: Others need it."),
         (EngineAdmits(), queues("j", "a", 9), "admit"),
-        (EngineAdmits(), wants("j", "capped", 3), "refuse too-many: Team capped gives one person at most 2 GPUs; "),
+        (EngineAdmits(), wants("j", "capped", 3), "refuse exceeds-limit: Team capped gives one person at most 2 GPUs;"),
         (None, wants("j", "nowhere"), "refuse unknown-team: There is no team"),
     ],
 )
 def test_quota_and_nodes_are_the_engines_and_limits_are_ours(
     verdict: EngineVerdict | None, job: Job, expected: str
 ) -> None:
-    here = world(team("a", 1), team("capped", 9, hard=2), node("n", 1), cluster=KUEUE)
+    here = cluster_state(team("a", 1), team("capped", 9, hard=2), node("n", 1), cluster=KUEUE)
     here.verdicts |= {"j": verdict} if verdict else {}
     found = admit(job, here, NOW)
     match found:
@@ -50,14 +50,14 @@ def test_quota_and_nodes_are_the_engines_and_limits_are_ours(
 
 
 def test_queue_is_in_the_engines_order() -> None:
-    here = world(*(queues(name, "a") for name in "xyz"), team("a", 1), cluster=KUEUE)
+    here = cluster_state(*(queues(name, "a") for name in "xyz"), team("a", 1), cluster=KUEUE)
     here.verdicts = {"x": EngineWaits("", 3), "y": EngineWaits("", 1), "z": EngineWaits("", 2)}
     assert [job.id for job in queue.order(here, NOW)] == ["y", "z", "x"]
 
 
 def test_jobs_that_the_engine_admits_start_beyond_our_quota_and_before_equal_ones() -> None:
     jobs = (queues("b1", "b"), queues("b2", "b"), queues("a1", "a", preemptible=True))
-    here = world(*jobs, queues("c1", "c", preemptible=True), team("a", 1), team("b"), team("c"), cluster=KUEUE)
+    here = cluster_state(*jobs, queues("c1", "c", preemptible=True), team("a", 1), team("b"), team("c"), cluster=KUEUE)
     here.verdicts = {"b1": EngineWaits(""), "b2": EngineAdmits(), "a1": EngineWaits(""), "c1": EngineAdmits()}
     assert [job.id for job, _ in schedule(here, NOW)] == ["b2", "c1"]
 
@@ -190,7 +190,7 @@ def test_kueue_hears_that_pods_run_and_that_the_pods_of_an_evicted_job_are_gone(
 def test_queues_of_teams_do_what_the_files_say() -> None:
     kinds = (replace(CLUSTER.gpu_types[0], tolerations=(Toleration("gpu", "Exists"),)), *CLUSTER.gpu_types[1:])
     quota = {"a100": 4, "mi300": 2, "a100-1g": Fraction(284, 1000)}
-    here = world(team("a", quota, preempt_within_team=True), team("b", 8))
+    here = cluster_state(team("a", quota, preempt_within_team=True), team("b", 8))
     cluster = replace(KUEUE, gpu_types=kinds, extended_resources=(ExtendedResource("rdma/hca"),))
     made = queue_objects(cluster, here.teams, ("jobs", "special"))
     found = {

@@ -14,7 +14,7 @@ from dlspawner.core.decisions import Admit, Preempt
 from dlspawner.core.scheduling.admission import admit
 from dlspawner.core.scheduling.cluster_state import ClusterState
 from dlspawner.core.scheduling.quota_layout import assign
-from tests.unit.core.factories import HURRIED, NOW, node, runs, team, wants, world
+from tests.unit.core.factories import HURRIED, NOW, cluster_state, node, runs, team, wants
 from tests.unit.core.simulator import Comes, play
 
 LAID_OUT: dict[str, tuple[dict[str, int], list[tuple[str, int]], dict[str, dict[str, int]]]] = {
@@ -55,7 +55,7 @@ def test_layout_gives_each_team_its_quota_and_no_gpu_twice(nodes: list[int], quo
 
 
 def test_small_jobs_of_one_team_do_not_break_up_the_nodes_of_another() -> None:
-    here = world(team("a", 8), team("b", 8), node("n1"), node("n2"))
+    here = cluster_state(team("a", 8), team("b", 8), node("n1"), node("n2"))
     for name, gpus in (("a1", 5), ("b1", 4), ("b2", 3)):  # the last one would fill up the node of the first
         decision = admit(wants(name, name[0], gpus), here, NOW)
         assert isinstance(decision, Admit)
@@ -91,7 +91,7 @@ def private(of: str, quotas: tuple[int, ...]) -> ClusterState:
     """A cluster of the team's own: the nodes of its share."""
     share = assign({"n1": 8, "n2": 8, "n3": 8}, list(zip("abc", quotas, strict=True)))[of]
     nodes = [node(name, gpus) for name, gpus in share.items()]
-    return world(team(of, sum(share.values())), *nodes, cluster=HURRIED)
+    return cluster_state(team(of, sum(share.values())), *nodes, cluster=HURRIED)
 
 
 @given(loads())
@@ -99,7 +99,7 @@ def private(of: str, quotas: tuple[int, ...]) -> ClusterState:
 def test_no_job_waits_longer_than_on_a_private_cluster(load: tuple[tuple[int, ...], list[Comes]]) -> None:
     quotas, coming = load
     teams = [team(name, quota) for name, quota in zip("abc", quotas, strict=True)]
-    shared = play(world(*teams, node("n1"), node("n2"), node("n3"), cluster=HURRIED), coming)
+    shared = play(cluster_state(*teams, node("n1"), node("n2"), node("n3"), cluster=HURRIED), coming)
     for of in "abc":
         own = [one for one in coming if one.job.team == of and not one.job.preemptible]
         if own:
@@ -111,10 +111,10 @@ def test_job_has_its_place_of_a_private_cluster_where_borrowers_leave_at_once() 
     """With notice it has the one without a borrower of two that have as much left."""
     nodes, of = (node("n1"), node("n2")), (team("a", 16), team("b", 0))
     own = (runs("a1", "a", 4, "n1"), runs("a2", "a", 4, "n2"))
-    alone = admit(wants("a3", "a", 4), world(*of, *nodes, *own, cluster=HURRIED), NOW)
+    alone = admit(wants("a3", "a", 4), cluster_state(*of, *nodes, *own, cluster=HURRIED), NOW)
     assert isinstance(alone, Admit)
     borrower = runs("b1", "b", 4, *alone.nodes, preemptible=True)
     for cluster, place in ((HURRIED, alone.nodes), (NOTICED, tuple({"n1", "n2"}.difference(alone.nodes)))):
-        found = admit(wants("a3", "a", 4), world(*of, *nodes, *own, borrower, cluster=cluster), NOW)
+        found = admit(wants("a3", "a", 4), cluster_state(*of, *nodes, *own, borrower, cluster=cluster), NOW)
         assert isinstance(found, Admit | Preempt)
         assert found.nodes == place

@@ -16,7 +16,7 @@ from tests.component.manager.manager_harness import wants
 from tests.component.manager.noticing import serving
 from tests.component.manager.portals import TEAMS, Portal
 from tests.component.manager.printing import WAITS, job, printing, shown
-from tests.component.manager.world import World
+from tests.component.manager.real_hub import RealHub
 
 SECONDS = 60
 
@@ -42,14 +42,14 @@ def forgetful(portal: Portal) -> Portal:
 class Badge:
     """A token that somebody takes back."""
 
-    def __init__(self, world: World, user: str) -> None:
-        world.token(user)  # there is this person
-        self.path, self.world = f"/users/{user}/tokens", world
-        made = world.setup("POST", self.path, json={}).json()
+    def __init__(self, real_hub: RealHub, user: str) -> None:
+        real_hub.token(user)  # there is this person
+        self.path, self.real_hub = f"/users/{user}/tokens", real_hub
+        made = real_hub.setup("POST", self.path, json={}).json()
         self.token, self._id = made["token"], made["id"]
 
     def take_back(self) -> None:
-        assert self.world.setup("DELETE", f"{self.path}/{self._id}").status_code == 204
+        assert self.real_hub.setup("DELETE", f"{self.path}/{self._id}").status_code == 204
 
 
 @contextlib.asynccontextmanager
@@ -70,7 +70,7 @@ async def last_event(stream: aiohttp.StreamReader) -> tuple[bytes, dict[str, obj
 
 
 async def test_who_listens_with_a_token_that_is_taken_back_is_told_so_and_no_more(portal: Portal) -> None:
-    badge = await asyncio.to_thread(Badge, portal.world, "alice")
+    badge = await asyncio.to_thread(Badge, portal.real_hub, "alice")
     async with reading(portal, badge.token, "events") as stream:
         await stream.readuntil(b"data: {}\n\n")
         await asyncio.to_thread(badge.take_back)
@@ -80,12 +80,12 @@ async def test_who_listens_with_a_token_that_is_taken_back_is_told_so_and_no_mor
 
 
 async def test_who_was_an_admin_of_a_team_is_not_told_of_its_jobs_any_more(portal: Portal) -> None:
-    token = await asyncio.to_thread(portal.world.token, "vera")
+    token = await asyncio.to_thread(portal.real_hub.token, "vera")
     async with reading(portal, token, "events") as stream:
         await stream.readuntil(b"data: {}\n\n")
         await portal.runs(wants("alice", server="before"))
         assert b'"before"' in await stream.readuntil(b'"jobs"') + await stream.readline()
-        (portal.office.folder / "teams.yaml").write_text(TEAMS.replace("vera", "nobody"))
+        (portal.harness.folder / "teams.yaml").write_text(TEAMS.replace("vera", "nobody"))
         await stream.readuntil(b'"more":true')
         await portal.runs(wants("alice", server="after"))
         told = await stream.readuntil(b'"cluster":true}\n\n')
@@ -93,7 +93,7 @@ async def test_who_was_an_admin_of_a_team_is_not_told_of_its_jobs_any_more(porta
 
 
 async def test_while_the_hub_cannot_be_asked_a_stream_goes_on(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
-    token = await asyncio.to_thread(portal.world.token, "alice")
+    token = await asyncio.to_thread(portal.real_hub.token, "alice")
     asked = asyncio.Semaphore(0)
     recognise = events.EventStreamHandler.recognise
 
@@ -113,15 +113,15 @@ async def test_while_the_hub_cannot_be_asked_a_stream_goes_on(portal: Portal, mo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("taken", ["token", "team"])
-async def test_a_log_is_followed_no_longer_than_it_may_be_read(world: World, tmp_path: Path, taken: str) -> None:
-    async with printing(tmp_path, f"sqlite:///{tmp_path / 'm.sqlite'}") as office:
+async def test_a_log_is_followed_no_longer_than_it_may_be_read(real_hub: RealHub, tmp_path: Path, taken: str) -> None:
+    async with printing(tmp_path, f"sqlite:///{tmp_path / 'm.sqlite'}") as harness:
         (tmp_path / "teams.yaml").write_text(TEAMS)
-        office.hub.servers = {("alice", "")}
-        async with serving(office, world) as served:
-            portal, question = forgetful(Portal(office, served, world)), job("alice")
-            await office.start(served.acting, question, f"echo done; {WAITS}")
-            await shown(served.acting, question, "done")
-            badge = await asyncio.to_thread(Badge, world, "vera")
+        harness.hub.servers = {("alice", "")}
+        async with serving(harness, real_hub) as served:
+            portal, question = forgetful(Portal(harness, served, real_hub)), job("alice")
+            await harness.start(served.leader, question, f"echo done; {WAITS}")
+            await shown(served.leader, question, "done")
+            badge = await asyncio.to_thread(Badge, real_hub, "vera")
             async with reading(portal, badge.token, f"jobs/{question.job}/log?follow=true") as stream:
                 assert await stream.readline() == b"done\n"
                 if taken == "token":
@@ -131,6 +131,6 @@ async def test_a_log_is_followed_no_longer_than_it_may_be_read(world: World, tmp
                 why = {"token": "Say who you are", "team": "There is no such job of yours."}[taken]
                 last = (await stream.read()).decode()
             assert last.startswith(f"dlspawner: This stream has ended: {why}")
-            shelf = served.acting.log_reader
+            shelf = served.leader.log_reader
             assert shelf is not None
             assert not shelf.followers

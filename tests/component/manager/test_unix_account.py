@@ -17,8 +17,8 @@ from dlspawner.manager.db.tables import accounts
 from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.manager_link import BROKEN, FULL, ManagerLink
 from tests.component.manager.history import Past, write_past
-from tests.component.manager.test_store import make_key
-from tests.component.manager.world import World
+from tests.component.manager.real_hub import RealHub
+from tests.component.manager.test_database import make_key
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 UIDS = UidRange(20_000, 20_999)
@@ -116,24 +116,24 @@ def remove(store: Database, user: str) -> None:
         assert connection.execute(delete(accounts).where(accounts.c.user_name == user)).rowcount == 1
 
 
-def hub(world: World, token: str | None = None) -> ManagerLink:
-    return ManagerLink(world.jobs, token or world.tokens["manager"], logging.getLogger("test"), seconds=30)
+def hub(real_hub: RealHub, token: str | None = None) -> ManagerLink:
+    return ManagerLink(real_hub.jobs, token or real_hub.tokens["manager"], logging.getLogger("test"), seconds=30)
 
 
-async def test_the_hub_requests_uids(world: World, person: str) -> None:
-    account, first = await hub(world).unix_account(person, UIDS)
-    _, strange = await hub(world).unix_account(f"{person} Ünal+/x", UIDS)
+async def test_the_hub_requests_uids(real_hub: RealHub, person: str) -> None:
+    account, first = await hub(real_hub).unix_account(person, UIDS)
+    _, strange = await hub(real_hub).unix_account(f"{person} Ünal+/x", UIDS)
 
-    assert (person, first) == (account, first) == await hub(world).unix_account(person, UidRange(40_000, 40_001))
+    assert (person, first) == (account, first) == await hub(real_hub).unix_account(person, UidRange(40_000, 40_001))
     assert first.uid == first.gid in UIDS
     assert strange.uid not in (first.uid, None)
 
 
-async def test_wrong_token_and_full_range_are_sentences(world: World, person: str) -> None:
+async def test_wrong_token_and_full_range_are_sentences(real_hub: RealHub, person: str) -> None:
     with pytest.raises(StartRefused) as wrong:
-        await hub(world, "wrong").unix_account(person, UIDS)
-    await hub(world).unix_account(person, UidRange(50_000, 50_000))
+        await hub(real_hub, "wrong").unix_account(person, UIDS)
+    await hub(real_hub).unix_account(person, UidRange(50_000, 50_000))
     with pytest.raises(StartRefused) as full:
-        await hub(world).unix_account(f"{person}-2", UidRange(50_000, 50_000))
+        await hub(real_hub).unix_account(f"{person}-2", UidRange(50_000, 50_000))
 
     assert (wrong.value.sentences, full.value.sentences) == ((BROKEN,), (FULL,))

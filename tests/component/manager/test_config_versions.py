@@ -15,43 +15,45 @@ from dlspawner.manager.db.store import DatabaseUnavailable
 from dlspawner.manager.model.notice import NoticeKind, Recipient
 from dlspawner.manager.state import config_reload
 from tests.component.manager import quota
-from tests.component.manager.manager_harness import Acting, Office, until, wants
+from tests.component.manager.manager_harness import Leader, ManagerHarness, until, wants
 
 NEW = "teams:\n  vision: {title: Vision, quota: {gpu: 3}}\n  default: {title: Everybody, quota: {gpu: 5}}\n"
 BROKEN = "teams: ["
 
 
-def teams(leader: Acting) -> dict[str, int | None]:
-    world = leader.service.store.cluster_state
-    return {team.name: world.quota(team.name, "gpu") for team in world.teams.teams}
+def teams(leader: Leader) -> dict[str, int | None]:
+    cluster_state = leader.service.store.cluster_state
+    return {team.name: cluster_state.quota(team.name, "gpu") for team in cluster_state.teams.teams}
 
 
-async def begin_with(office: Office, leader: Acting, text: str) -> None:
+async def begin_with(harness: ManagerHarness, leader: Leader, text: str) -> None:
     """The files are changed while this Manager acts."""
-    (office.folder / "teams.yaml").write_text(text)
+    (harness.folder / "teams.yaml").write_text(text)
     await until(lambda: teams(leader) == {"vision": 3000, "default": 5000}, "they are read")
 
 
-async def test_manager_that_takes_over_uses_the_files_that_the_other_one_had_read(office: Office, db_url: str) -> None:
+async def test_manager_that_takes_over_uses_the_files_that_the_other_one_had_read(
+    harness: ManagerHarness, db_url: str
+) -> None:
     waits = replace(wants(gpus=3), team="vision")
     async with contextlib.AsyncExitStack() as stack:
-        first = await stack.enter_async_context(office.manager())
-        async with office.manager(waits=False) as second:
+        first = await stack.enter_async_context(harness.manager())
+        async with harness.manager(waits=False) as second:
             await first.hold_all_gpus()
-            await begin_with(office, first, NEW)
+            await begin_with(harness, first, NEW)
             assert (await first.ask(waits)).decision == "wait"
-            (office.folder / "teams.yaml").write_text(BROKEN)
+            (harness.folder / "teams.yaml").write_text(BROKEN)
             await stack.aclose()
             await until(lambda: second.admission is not None, "the other one acts")
             assert teams(second) == {"vision": 3000, "default": 5000}
             board = second.service.store.notices
             await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is not None, "administrators are told")
-            told = [one.kind for one in board.read(Recipient(user="alice"), office.clock())]
+            told = [one.kind for one in board.read(Recipient(user="alice"), harness.clock())]
             assert NoticeKind.CANNOT_START not in told, "its team is there"
 
 
 async def test_changed_files_are_used_also_if_the_database_was_away_when_they_were_read(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    harness: ManagerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     persist, problems = config_reload.persist, [DatabaseUnavailable("away")]
 
@@ -60,27 +62,27 @@ async def test_changed_files_are_used_also_if_the_database_was_away_when_they_we
             raise problems.pop()
         await persist(*given)
 
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
         monkeypatch.setattr(config_reload, "persist", fails_once)
-        await begin_with(office, leader, NEW)
+        await begin_with(harness, leader, NEW)
         assert not problems
         await until(lambda: stored(leader, NEW), "they are stored")
 
 
-async def stored(leader: Acting, text: str) -> bool:
+async def stored(leader: Leader, text: str) -> bool:
     return (await leader.repository.read(config_versions.read_versions))["teams"] == text
 
 
 async def test_a_manager_that_starts_while_a_file_is_broken_goes_on_with_the_last_good_version(
-    office: Office, db_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    harness: ManagerHarness, db_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POD_NAME", "manager-1")
     monkeypatch.setenv("POD_UID", "its-uid")
-    file = office.folder / "teams.yaml"
-    async with office.manager() as leader:
-        await begin_with(office, leader, NEW)
+    file = harness.folder / "teams.yaml"
+    async with harness.manager() as leader:
+        await begin_with(harness, leader, NEW)
     file.write_text(BROKEN)
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
         assert teams(leader) == {"vision": 3000, "default": 5000}
         board = leader.service.store.notices
         await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is not None, "administrators are told")
@@ -89,7 +91,7 @@ async def test_a_manager_that_starts_while_a_file_is_broken_goes_on_with_the_las
         told = board.pending(("", NoticeKind.CONFIG_INVALID))
         assert told is not None
         assert "It is in line 1 of teams.yaml: this is not YAML: expected the node content" in told.text
-        async for event in office.cluster.watch(EVENTS, fields="involvedObject.uid=its-uid"):
+        async for event in harness.cluster.watch(EVENTS, fields="involvedObject.uid=its-uid"):
             if event.type == "ADDED":
                 assert (event.object["involvedObject"]["name"], event.object["message"]) == ("manager-1", told.text)
                 break
@@ -98,17 +100,17 @@ async def test_a_manager_that_starts_while_a_file_is_broken_goes_on_with_the_las
         await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is None, "and that is taken back")
 
 
-async def test_a_template_that_is_gone_or_broken_is_kept_with_the_files_that_name_it(office: Office) -> None:
-    async with office.manager():
+async def test_a_template_that_is_gone_or_broken_is_kept_with_the_files_that_name_it(harness: ManagerHarness) -> None:
+    async with harness.manager():
         pass
-    (office.folder / "jobs" / "tiny.yaml").write_text("no template")
-    (office.folder / "jobs" / "another.yaml").write_text("command: [")
-    async with office.manager() as leader:
+    (harness.folder / "jobs" / "tiny.yaml").write_text("no template")
+    (harness.folder / "jobs" / "another.yaml").write_text("command: [")
+    async with harness.manager() as leader:
         assert [one.name for one in leader.settings.templates] == ["tiny"]
 
 
-async def test_broken_files_without_a_good_version_are_a_mistake_still(office: Office) -> None:
-    (office.folder / "teams.yaml").write_text(BROKEN)
+async def test_broken_files_without_a_good_version_are_a_mistake_still(harness: ManagerHarness) -> None:
+    (harness.folder / "teams.yaml").write_text(BROKEN)
     with pytest.raises(InvalidConfiguration):
-        async with office.manager():
+        async with harness.manager():
             pass

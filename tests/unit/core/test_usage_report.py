@@ -10,11 +10,11 @@ from dlspawner.core.job import Job, JobState
 from dlspawner.core.nodes import Node
 from dlspawner.core.scheduling.usage_report import TeamTypeUsage, TypeCapacity, capacity_by_type, usage_by_team
 from dlspawner.core.units import GPU
-from tests.unit.core.factories import node, queues, runs, team, wants, world
+from tests.unit.core.factories import cluster_state, node, queues, runs, team, wants
 
 
 def test_usage_by_team() -> None:
-    here = world(
+    here = cluster_state(
         team("vision", 8),
         node("n1"),
         runs("a", "vision", 2, "n1"),
@@ -60,9 +60,9 @@ CAPACITY = {
 
 @pytest.mark.parametrize(("things", "closed", "fragmented"), CAPACITY.values(), ids=CAPACITY)
 def test_closed_and_fragmented_gpus(things: tuple[Node | Job, ...], closed: int, fragmented: int) -> None:
-    here = world(team("vision", 12), node("n1"), runs("a", "vision", 5, "n1"), *things)
+    here = cluster_state(team("vision", 12), node("n1"), runs("a", "vision", 5, "n1"), *things)
     assert capacity_by_type(here)["a100"] == TypeCapacity(12 * GPU, 7 * GPU, closed * GPU, fragmented * GPU)
 
 
 def test_a_type_without_nodes_has_nothing() -> None:
-    assert capacity_by_type(world(node("n1")))["mi300"] == TypeCapacity()
+    assert capacity_by_type(cluster_state(node("n1")))["mi300"] == TypeCapacity()

@@ -12,7 +12,7 @@ from dlspawner.manager.db import engine as db_engine
 from dlspawner.manager.db.repository import NotLeader
 from dlspawner.manager.db.store import Database, DatabaseUnavailable
 from tests.component.manager.databases import create
-from tests.component.manager.manager_harness import Office, until, wants
+from tests.component.manager.manager_harness import ManagerHarness, until, wants
 
 
 def stuck(url: str) -> Engine:
@@ -32,10 +32,12 @@ def stuck(url: str) -> Engine:
     return engine
 
 
-async def test_a_manager_whose_database_hangs_stops_acting_when_its_lease_is_over(office: Office, db_url: str) -> None:
-    office.lease_seconds = 5
-    engine = stuck(office.db_url)
-    async with office.manager() as leader:
+async def test_a_manager_whose_database_hangs_stops_acting_when_its_lease_is_over(
+    harness: ManagerHarness, db_url: str
+) -> None:
+    harness.lease_seconds = 5
+    engine = stuck(harness.db_url)
+    async with harness.manager() as leader:
         with engine.begin():
             with pytest.raises(NotLeader):
                 await asyncio.wait_for(leader.ask(wants()), 25)

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import asyncssh
 import pytest
@@ -17,12 +18,14 @@ from sqlalchemy import create_engine, insert, inspect, select, text
 from dlspawner.core.job import JobState
 from dlspawner.manager.db import engine as db_engine
 from dlspawner.manager.db.engine import DatabaseUnusable
+from dlspawner.manager.db.notices import read_notices
 from dlspawner.manager.db.repository import JobRepository
 from dlspawner.manager.db.store import AddedKeys, Database, FoundKey, TooManyKeys
-from dlspawner.manager.db.tables import metadata
+from dlspawner.manager.db.tables import metadata, notices
+from dlspawner.manager.model.notice import NoticeKind
 from dlspawner.manager.model.ssh_keys import PublicKey, parse_keys
 from tests.component.manager import databases
-from tests.component.manager.manager_harness import Office, wants
+from tests.component.manager.manager_harness import ManagerHarness, wants
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -116,13 +119,13 @@ def test_migrations_make_the_tables_of_the_code(db_url: str) -> None:
 
 
 @pytest.mark.parametrize("revision", ["0001", "0004"])
-async def test_jobs_run_on_after_an_upgrade_from_an_older_schema(office: Office, revision: str) -> None:
+async def test_jobs_run_on_after_an_upgrade_from_an_older_schema(harness: ManagerHarness, revision: str) -> None:
     question = wants(gpus=3)
-    async with office.manager() as before:
+    async with harness.manager() as before:
         await before.ask(question)
-        await office.bind(await office.make_pod(question))
+        await harness.bind(await harness.make_pod(question))
         await before.until_state(question, JobState.RUNNING)
-    new, old = create_engine(office.db_url), create_engine(f"sqlite:///{office.folder / 'old.sqlite'}")
+    new, old = create_engine(harness.db_url), create_engine(f"sqlite:///{harness.folder / 'old.sqlite'}")
     with new.connect() as source, old.begin() as target:
         command.upgrade(db_engine._config(target), revision)
         known = inspect(target)
@@ -132,11 +135,22 @@ async def test_jobs_run_on_after_an_upgrade_from_an_older_schema(office: Office,
                 target.execute(insert(table), [dict(row) for row in rows])
     for engine in (new, old):
         engine.dispose()
-    office.db_url = str(old.url)
-    async with office.manager() as after:
+    harness.db_url = str(old.url)
+    async with harness.manager() as after:
         assert after.state(question) is JobState.RUNNING
         held = {"team": "default", "gpu_type": "gpu"}
         assert after.metrics.registry.get_sample_value("dlspawner_gpus_held", held) == 3
+
+
+def test_notices_of_an_older_schema_are_read(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path / 'old.sqlite'}")
+    values = {"job": "j", "user_name": "alice", "server_name": "", "cause": "", "text": "It goes on.", "keep": False}
+    with engine.begin() as connection:
+        command.upgrade(db_engine._config(connection), "0007")
+        connection.execute(insert(notices).values(id="n", kind="goes-on", posted=NOW, **values))
+        command.upgrade(db_engine._config(connection), "head")
+        assert [one.kind for one in read_notices(connection)] == [NoticeKind.PREEMPTION_CANCELLED]
+    engine.dispose()
 
 
 def test_database_of_a_newer_version_is_refused(db_url: str) -> None:

@@ -73,7 +73,7 @@ c.JupyterHub.load_roles = [
 
 
 @dataclass
-class World:
+class RealHub:
     """Where everything is, and the tokens to ask with."""
 
     directory: Path
@@ -157,10 +157,10 @@ def process(command: list[str], log: Path, **arguments: Any) -> Iterator[subproc
 
 
 @contextlib.contextmanager
-def running(directory: Path, settings: tuple[str, ...] = (), **of_manager: str) -> Iterator[World]:
+def running(directory: Path, settings: tuple[str, ...] = (), **of_manager: str) -> Iterator[RealHub]:
     """Start everything, in the order in which a launcher must; with more settings and environment of the Manager's."""
     roles = ("manager", "gateway", "other", "setup")
-    world = World(
+    real_hub = RealHub(
         directory,
         f"http://127.0.0.1:{free_port()}",
         f"http://127.0.0.1:{free_port()}",
@@ -171,24 +171,24 @@ def running(directory: Path, settings: tuple[str, ...] = (), **of_manager: str) 
     config = directory / "jupyterhub_config.py"
     config.write_text(
         CONFIG.format(
-            public=world.public,
-            hub_port=world.hub_port,
-            proxy_port=world.proxy_port,
+            public=real_hub.public,
+            hub_port=real_hub.hub_port,
+            proxy_port=real_hub.proxy_port,
             proxy=str(ROOT / ".venv/node_modules/.bin/configurable-http-proxy"),
             proxy_pid=str(directory / "proxy.pid"),
             directory=str(directory),
             stub=[sys.executable, str(STUB)],
-            manager=world.manager,
-            tokens=world.tokens,
+            manager=real_hub.manager,
+            tokens=real_hub.tokens,
         )
     )
     manager = [PYTHON, "-m", "dlspawner.manager"]
-    environment = {**manager_environment(world.manager, world.hub_api, world.tokens["manager"]), **of_manager}
+    environment = {**manager_environment(real_hub.manager, real_hub.hub_api, real_hub.tokens["manager"]), **of_manager}
     database = f"--Manager.db_url=sqlite:///{directory / 'manager.sqlite'}"
     with process([*manager, database, *settings], directory / "manager.log", cwd=directory, env=environment):
-        wait_for(lambda: requests.get(f"{world.manager}/services/jobs/health", timeout=5).ok)
+        wait_for(lambda: requests.get(f"{real_hub.manager}/services/jobs/health", timeout=5).ok)
         hub = [PYTHON, "-m", "jupyterhub", f"--config={config}"]
         with process(hub, directory / "hub.log", cwd=directory):
-            wait_for(lambda: requests.get(f"{world.public}/hub/health", timeout=5).ok)
-            wait_for(lambda: requests.get(f"{world.jobs}/health", timeout=5).ok)
-            yield world
+            wait_for(lambda: requests.get(f"{real_hub.public}/hub/health", timeout=5).ok)
+            wait_for(lambda: requests.get(f"{real_hub.jobs}/health", timeout=5).ok)
+            yield real_hub

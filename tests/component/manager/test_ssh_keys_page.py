@@ -14,7 +14,7 @@ from tornado.httputil import HTTPHeaders, HTTPServerRequest, RequestStartLine
 from tornado.web import HTTPError
 
 from dlspawner.manager.http.handlers import ManagerHandler
-from tests.component.manager.world import World
+from tests.component.manager.real_hub import RealHub
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
 
@@ -42,35 +42,35 @@ class Forms(HTMLParser):
 class Browser:
     """A browser without JavaScript, logged in."""
 
-    def __init__(self, world: World, person: str) -> None:
-        self.world = world
+    def __init__(self, real_hub: RealHub, person: str) -> None:
+        self.real_hub = real_hub
         self.session = requests.Session()
-        login = self.session.get(f"{world.public}/hub/login", timeout=30)
+        login = self.session.get(f"{real_hub.public}/hub/login", timeout=30)
         (form,) = [fields for action, fields in Forms(login.text).found if "login" in action]
         data = {**form, "username": person, "password": "any"}
         # No spawn after login: straight to the page.
-        answer = self.session.post(f"{world.public}/hub/login?next=/hub/token", data=data, timeout=30)
+        answer = self.session.post(f"{real_hub.public}/hub/login?next=/hub/token", data=data, timeout=30)
         assert answer.ok, answer.text
 
     def open(self, query: str = "") -> requests.Response:
-        return self.session.get(f"{self.world.jobs}/keys{query}", timeout=30)
+        return self.session.get(f"{self.real_hub.jobs}/keys{query}", timeout=30)
 
     def submit(self, page: requests.Response, where: str, **fields: str) -> requests.Response:
         """Send the first form whose address matches."""
         action, hidden = next(form for form in Forms(page.text).found if re.search(where, form[0]))
-        return self.session.post(self.world.public + action, data={**hidden, **fields}, timeout=30)
+        return self.session.post(self.real_hub.public + action, data={**hidden, **fields}, timeout=30)
 
 
 @pytest.fixture
-def browser(world: World, person: str) -> Iterator[Browser]:
-    browser = Browser(world, person)
+def browser(real_hub: RealHub, person: str) -> Iterator[Browser]:
+    browser = Browser(real_hub, person)
     yield browser
     browser.session.close()
 
 
 def test_key_is_added_shown_and_removed_by_forms(browser: Browser) -> None:
-    empty = browser.session.get(f"{browser.world.jobs}/", timeout=30)
-    assert empty.url == f"{browser.world.jobs}/keys", "a Manager without jobs has this page alone"
+    empty = browser.session.get(f"{browser.real_hub.jobs}/", timeout=30)
+    assert empty.url == f"{browser.real_hub.jobs}/keys", "a Manager without jobs has this page alone"
     assert "ssh-keygen -t ed25519" in empty.text
     key = make_key("my laptop")
     added = browser.submit(empty, r"/keys$", key=key, name="")
@@ -103,14 +103,16 @@ def test_private_key_is_neither_shown_nor_stored_nor_logged(browser: Browser) ->
     assert "It was not stored" in page.text
     assert secret not in page.text
     for log in ("manager.log", "hub.log"):
-        assert secret not in (browser.world.directory / log).read_text()
-    assert secret.encode() not in (browser.world.directory / "manager.sqlite").read_bytes()
+        assert secret not in (browser.real_hub.directory / log).read_text()
+    assert secret.encode() not in (browser.real_hub.directory / "manager.sqlite").read_bytes()
 
 
-def test_key_found_by_a_job_is_offered_and_imported(browser: Browser, world: World, person: str) -> None:
-    headers = {"Authorization": f"token {world.server_token(person, 'train')}"}
+def test_key_found_by_a_job_is_offered_and_imported(browser: Browser, real_hub: RealHub, person: str) -> None:
+    headers = {"Authorization": f"token {real_hub.server_token(person, 'train')}"}
     body = {"keys": [{"key": make_key(HOSTILE), "source": "~/.ssh/id_ed25519.pub<script>"}]}
-    assert requests.put(f"{world.jobs}/api/key-suggestions", json=body, headers=headers, timeout=30).status_code == 204
+    assert (
+        requests.put(f"{real_hub.jobs}/api/key-suggestions", json=body, headers=headers, timeout=30).status_code == 204
+    )
     page = browser.open()
     assert "Found in your home directory" in page.text
     assert "<script>alert" not in page.text
@@ -120,11 +122,11 @@ def test_key_found_by_a_job_is_offered_and_imported(browser: Browser, world: Wor
     assert "Added <strong>" in done.text
 
 
-def test_request_cannot_forge_log_lines(world: World) -> None:
+def test_request_cannot_forge_log_lines(real_hub: RealHub) -> None:
     word = uuid.uuid4().hex
     told = f"error=x&error_description=a%0A[I {word}] decision=approved"
-    assert requests.get(f"{world.jobs}/oauth_callback?{told}", timeout=30).status_code == 403
-    found = [line for line in (world.directory / "manager.log").read_text().splitlines() if word in line]
+    assert requests.get(f"{real_hub.jobs}/oauth_callback?{told}", timeout=30).status_code == 403
+    found = [line for line in (real_hub.directory / "manager.log").read_text().splitlines() if word in line]
     assert found
     assert all("login not completed" in line for line in found)
 

@@ -11,7 +11,7 @@ from dlspawner.core.config import HostPorts
 from dlspawner.core.decisions import Admit
 from dlspawner.core.job import Job
 from dlspawner.core.scheduling.admission import admit, as_admitted, find_alternatives
-from tests.unit.core.factories import CLUSTER, NOW, node, team, wants, world
+from tests.unit.core.factories import CLUSTER, NOW, cluster_state, node, team, wants
 
 SEVEN = replace(CLUSTER, host_ports=HostPorts(20000, 20006))
 
@@ -24,7 +24,7 @@ def with_ports(name: str, *counts: int, gpus: int = 0) -> Job:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 5)), max_size=12))
 def test_a_port_is_never_two_jobs_and_a_job_that_fits_gets_all_of_its_ports(steps: list[tuple[int, int, int]]) -> None:
-    here = world(team("a"), node("n", 0, None), cluster=SEVEN)
+    here = cluster_state(team("a"), node("n", 0, None), cluster=SEVEN)
     for number, (first, second, ends) in enumerate(steps):
         job = with_ports(f"j{number}", first, second)
         decision, free = admit(job, here, NOW), len(here.free_ports())
@@ -38,7 +38,7 @@ def test_a_port_is_never_two_jobs_and_a_job_that_fits_gets_all_of_its_ports(step
 
 
 def test_nothing_else_is_offered_instead_of_ports_that_are_not_there() -> None:
-    here = world(team("a", 8), node("n", 8), cluster=SEVEN)
+    here = cluster_state(team("a", 8), node("n", 8), cluster=SEVEN)
     here.put(as_admitted(with_ports("one", 5), ("n",), here))
     assert find_alternatives(with_ports("two", 3, gpus=4), here, NOW) == ()
     assert find_alternatives(with_ports("two", 2, gpus=9), here, NOW)

@@ -11,9 +11,9 @@ from dlspawner.clients.hub import HubClient, HubUnavailable
 from dlspawner.manager.controllers import leader
 from tests.component.manager.manager_harness import until
 from tests.component.manager.portals import Portal
+from tests.component.manager.real_hub import RealHub, free_port
 from tests.component.manager.tcp_proxy import wired
 from tests.component.manager.test_portal_events import first, streaming
-from tests.component.manager.world import World, free_port
 
 NO_HUB = "The Hub does not answer at the moment"
 
@@ -45,7 +45,7 @@ async def test_whoever_listens_is_told_when_a_request_fails_and_when_the_hub_is_
 
 
 async def test_unrecognised_user_is_told_that_it_is_the_hub(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
-    token = await asyncio.to_thread(portal.world.token, "alice")
+    token = await asyncio.to_thread(portal.real_hub.token, "alice")
     auth = portal.served.manager.auth
     auth.cache.clear()
     monkeypatch.setattr(auth, "api_url", f"http://127.0.0.1:{free_port()}/hub/api")
@@ -55,7 +55,7 @@ async def test_unrecognised_user_is_told_that_it_is_the_hub(portal: Portal, monk
 
 
 async def test_a_command_says_it_once_and_goes_on(portal: Portal, capsys: pytest.CaptureFixture[str]) -> None:
-    token = await asyncio.to_thread(portal.world.token, "alice")
+    token = await asyncio.to_thread(portal.real_hub.token, "alice")
     service = Service(portal.served.url.removesuffix("/services/jobs"), token)
     known = portal.hub.servers
     await fails(portal)
@@ -63,16 +63,16 @@ async def test_a_command_says_it_once_and_goes_on(portal: Portal, capsys: pytest
         assert (await asyncio.to_thread(service.get, "jobs"))["items"] == []
     assert capsys.readouterr().err.count(NO_HUB) == 1
     portal.hub.servers = known
-    await until(lambda: not portal.served.acting.hub_health.unreachable, "it is back")
+    await until(lambda: not portal.served.leader.hub_health.unreachable, "it is back")
     await asyncio.to_thread(service.get, "jobs")
     await fails(portal)
     await asyncio.to_thread(service.get, "jobs")
     assert capsys.readouterr().err.count(NO_HUB) == 1
 
 
-async def test_the_hubs_client_says_whether_it_answers(world: World) -> None:
+async def test_the_hubs_client_says_whether_it_answers(real_hub: RealHub) -> None:
     heard: list[bool] = []
-    async with wired(world.hub_port) as wire, HubClient(f"{wire.url}/hub/api", "none", deadline_seconds=5) as hub:
+    async with wired(real_hub.hub_port) as wire, HubClient(f"{wire.url}/hub/api", "none", deadline_seconds=5) as hub:
         hub.on_answer = heard.append
         await hub.check_reachable()
         assert heard == [True]

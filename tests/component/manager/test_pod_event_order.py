@@ -16,7 +16,7 @@ from dlspawner.core.job import JobState
 from dlspawner.manager.cluster.reconciler import Reconciler
 from dlspawner.manager.db.store import DatabaseUnavailable
 from dlspawner.manager.model.namespaces import JobNamespaces
-from tests.component.manager.manager_harness import NAMESPACE, Office, until, wants
+from tests.component.manager.manager_harness import NAMESPACE, ManagerHarness, until, wants
 
 LONG = 3600.0  # seconds: no test waits that long
 
@@ -80,13 +80,13 @@ async def test_events_stay_unprocessed_while_the_database_is_unavailable() -> No
     assert reconciler.processed == [("MODIFIED", "a", 1), ("DELETED", "a", 2)]
 
 
-async def test_deletion_of_a_pod_in_its_debounce_ends_its_job_at_once(office: Office) -> None:
-    office.debounce_seconds = LONG
+async def test_deletion_of_a_pod_in_its_debounce_ends_its_job_at_once(harness: ManagerHarness) -> None:
+    harness.debounce_seconds = LONG
     alice = wants()
-    async with office.manager() as leader:
+    async with harness.manager() as leader:
         await leader.ask(alice)
-        pod = await office.make_pod(alice)
-        await office.cluster.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace=0)
+        pod = await harness.make_pod(alice)
+        await harness.cluster.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace=0)
         await until(lambda: leader.state(alice) is JobState.ENDED, "it has ended")
 
         assert (await leader.reasons(alice))[0] == "admitted"

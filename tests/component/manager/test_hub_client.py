@@ -9,31 +9,31 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from dlspawner.clients.hub import HubClient, HubRejected, HubUser, IdentityKind, may_access_server, own_server
-from tests.component.manager.world import World
+from tests.component.manager.real_hub import RealHub
 
 
 @pytest.fixture
-async def gateway(world: World) -> AsyncIterator[HubClient]:
-    async with HubClient(world.hub_api, world.tokens["gateway"]) as api:
+async def gateway(real_hub: RealHub) -> AsyncIterator[HubClient]:
+    async with HubClient(real_hub.hub_api, real_hub.tokens["gateway"]) as api:
         yield api
 
 
 @pytest.fixture
-async def manager(world: World) -> AsyncIterator[HubClient]:
-    async with HubClient(world.hub_api, world.tokens["manager"]) as api:
+async def manager(real_hub: RealHub) -> AsyncIterator[HubClient]:
+    async with HubClient(real_hub.hub_api, real_hub.tokens["manager"]) as api:
         yield api
 
 
-async def test_identity_of_a_users_token(world: World, gateway: HubClient) -> None:
-    identity = await gateway.whoami(world.token("alice"))
+async def test_identity_of_a_users_token(real_hub: RealHub, gateway: HubClient) -> None:
+    identity = await gateway.whoami(real_hub.token("alice"))
     assert identity is not None
     assert (identity.name, identity.kind, own_server(identity)) == ("alice", IdentityKind.USER, None)
     assert may_access_server(identity, "alice", "train")
     assert not may_access_server(identity, "bob", "train")
 
 
-async def test_identity_of_other_tokens(world: World, gateway: HubClient) -> None:
-    tokens = (world.server_token("alice", "train"), world.tokens["gateway"], world.token("root-admin"))
+async def test_identity_of_other_tokens(real_hub: RealHub, gateway: HubClient) -> None:
+    tokens = (real_hub.server_token("alice", "train"), real_hub.tokens["gateway"], real_hub.token("root-admin"))
     server, service, admin = [one for one in [await gateway.whoami(token) for token in tokens] if one is not None]
     assert (server.name, own_server(server), may_access_server(server, "alice", "other")) == ("alice", "train", False)
     assert (service.name, service.kind) == ("ssh-gateway", IdentityKind.SERVICE)
@@ -44,8 +44,8 @@ async def test_identity_of_other_tokens(world: World, gateway: HubClient) -> Non
     assert refused.value.status in {403, 404}, "it lacks the scope"
 
 
-async def test_user_with_servers(world: World, gateway: HubClient, person: str) -> None:
-    world.server_token(person, "train")
+async def test_user_with_servers(real_hub: RealHub, gateway: HubClient, person: str) -> None:
+    real_hub.server_token(person, "train")
     user = await gateway.user(person)
     assert user is not None
     server = user.servers["train"]
@@ -54,9 +54,9 @@ async def test_user_with_servers(world: World, gateway: HubClient, person: str) 
 
 
 async def test_server_starts_is_used_and_stops(
-    world: World, manager: HubClient, gateway: HubClient, person: str
+    real_hub: RealHub, manager: HubClient, gateway: HubClient, person: str
 ) -> None:
-    world.token(person)
+    real_hub.token(person)
     await manager.start_server(person, "train", {"template": "ssh", "gpus": 2})
     user = await _until(manager, person, "train", ready=True)
     assert user.servers["train"].user_options == {"template": "ssh", "gpus": 2}

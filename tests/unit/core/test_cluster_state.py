@@ -1,4 +1,4 @@
-"""The counted world: after any changes it is what counting anew would give, and so are its decisions."""
+"""The cluster state as it is updated: after any changes it is what counting anew would give, and so are its decisions."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from tests.unit.core.factories import (
     act,
     ask,
     ask_to_leave,
+    cluster_state,
     node,
     queues,
     runs,
     team,
     wants,
-    world,
 )
 
 TEAMS = (
@@ -74,7 +74,7 @@ def not_zero(counts: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def counted(here: ClusterState) -> dict[str, Any]:
-    """Everything that a world has counted, as values that can be compared."""
+    """Everything that a cluster state has counted, as values that can be compared."""
     rooms = {
         name: (
             room.node,
@@ -173,7 +173,7 @@ def change(here: ClusterState, what: Job | Node | ClusterConfig | tuple[str, str
 @given(CHANGES)
 @settings(max_examples=120)
 def test_updated_cluster_state_equals_a_rebuilt_one(changes: list[Any]) -> None:
-    here = world(*TEAMS, node("n1"), node("n2", 4), cluster=HURRIED)
+    here = cluster_state(*TEAMS, node("n1"), node("n2", 4), cluster=HURRIED)
     counted(here)  # so that pools exist and must be kept up
     for what in changes:
         change(here, what)
@@ -183,7 +183,7 @@ def test_updated_cluster_state_equals_a_rebuilt_one(changes: list[Any]) -> None:
 @given(CHANGES)
 @settings(max_examples=60)
 def test_updated_and_rebuilt_cluster_states_decide_alike(changes: list[Any]) -> None:
-    here = world(*TEAMS, *QUEUE, node("n1"), node("n2", 4), cluster=HURRIED)
+    here = cluster_state(*TEAMS, *QUEUE, node("n1"), node("n2", 4), cluster=HURRIED)
     here.usage = {"a": DecayedUsage(GPU_HOUR, NOW)}
     decided(here)
     for what in changes:
@@ -196,7 +196,7 @@ def test_updated_and_rebuilt_cluster_states_decide_alike(changes: list[Any]) -> 
 @given(st.sampled_from([TEAMS, (team("a", 6), team("b", 6), team("c", 0))]), CHANGES)
 @settings(max_examples=60)
 def test_pass_that_skips_jobs_decides_as_one_that_looks_at_each(teams: tuple[Team, ...], changes: list[Any]) -> None:
-    here = world(*teams, node("n1"), node("n2", 4), cluster=HURRIED)
+    here = cluster_state(*teams, node("n1"), node("n2", 4), cluster=HURRIED)
     for number, what in enumerate([*QUEUE, *changes]):
         change(here, what)
         now, anew = NOW + number * 10 * MINUTE, ClusterState.of(here.snapshot())
@@ -229,7 +229,7 @@ def decided(here: ClusterState) -> tuple[list[Decision], list[Job | None], tuple
 
 
 def test_usage_grows_with_held_gpus_and_decays_by_half() -> None:
-    here = world(team("a", 1), node("n1"), runs("j", "a", 1, "n1"))
+    here = cluster_state(team("a", 1), node("n1"), runs("j", "a", 1, "n1"))
     half_life = here.cluster.scheduling.half_life
     here.tick(NOW)
     here.tick(NOW + half_life)
@@ -241,7 +241,7 @@ def test_usage_grows_with_held_gpus_and_decays_by_half() -> None:
 
 
 def test_usage_does_not_depend_on_the_number_of_ticks() -> None:
-    once, often = (world(team("a", 1), node("n1"), runs("j", "a", 1, "n1")) for _ in range(2))
+    once, often = (cluster_state(team("a", 1), node("n1"), runs("j", "a", 1, "n1")) for _ in range(2))
     once.tick(NOW)
     for minute in range(0, 61, 5):
         often.tick(NOW + timedelta(minutes=minute))
@@ -250,7 +250,7 @@ def test_usage_does_not_depend_on_the_number_of_ticks() -> None:
 
 
 def test_clock_that_goes_back_reduces_no_usage() -> None:
-    here = world(team("a", 1), node("n1"), runs("j", "a", 1, "n1"))
+    here = cluster_state(team("a", 1), node("n1"), runs("j", "a", 1, "n1"))
     here.tick(NOW)
     here.tick(NOW + timedelta(hours=1))
     used = here.usage_of("a", NOW + timedelta(hours=1))

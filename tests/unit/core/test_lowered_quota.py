@@ -13,7 +13,7 @@ from dlspawner.core.job import Job, JobState
 from dlspawner.core.nodes import Node
 from dlspawner.core.scheduling.preemption import over_quota_jobs, restorable
 from dlspawner.core.units import GPU
-from tests.unit.core.factories import HOUR, MINUTE, NOW, node, queues, runs, team, world
+from tests.unit.core.factories import HOUR, MINUTE, NOW, cluster_state, node, queues, runs, team
 
 N1, N2 = node("n1"), node("n2")
 TWO = (team("a", 8), team("b", 8), N1, N2)
@@ -43,7 +43,7 @@ OVER: dict[str, tuple[tuple[Team | Node | Job, ...], str]] = {
 
 @pytest.mark.parametrize(("things", "expected"), OVER.values(), ids=OVER)
 def test_jobs_over_the_quota(things: tuple[Team | Node | Job, ...], expected: str) -> None:
-    assert " ".join(job.id for job in over_quota_jobs(world(*things))) == expected
+    assert " ".join(job.id for job in over_quota_jobs(cluster_state(*things))) == expected
 
 
 def turned(name: str, gpus: int, age: int, where: str = "n1", **more: object) -> Job:
@@ -80,7 +80,7 @@ AGAIN: dict[str, tuple[tuple[Team | Node | Job, ...], str]] = {
 
 @pytest.mark.parametrize(("things", "expected"), AGAIN.values(), ids=AGAIN)
 def test_jobs_that_are_guaranteed_again(things: tuple[Team | Node | Job, ...], expected: str) -> None:
-    here = world(*things)
+    here = cluster_state(*things)
     assert " ".join(job.id for job in restorable(list(here.jobs.values()), here)) == expected
 
 
@@ -97,11 +97,11 @@ def test_quota_lowered_and_raised_restores_what_fits(
         runs(f"j{number}", "a", gpus, where, age=number * MINUTE, notice=NOW + MINUTE if leaves else None)
         for number, (gpus, where, leaves) in enumerate(sizes)
     ]
-    here = world(team("a", lowered), team("b", 1), N1, N2, *jobs)
+    here = cluster_state(team("a", lowered), team("b", 1), N1, N2, *jobs)
     beyond = over_quota_jobs(here)
     for job in beyond:
         here.put(replace(job, preemptible=True))
-    here.configure(here.cluster, world(team("a", raised), team("b", 1)).teams)
+    here.configure(here.cluster, cluster_state(team("a", raised), team("b", 1)).teams)
     back = restorable([job for job in here.jobs.values() if job.preemptible], here)
     before = here.guaranteed("a", "a100")
     for job in back:

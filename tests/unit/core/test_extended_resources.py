@@ -17,7 +17,7 @@ from dlspawner.core.scheduling.admission import admit, find_alternatives
 from dlspawner.core.scheduling.cluster_state import ClusterState
 from dlspawner.core.scheduling.queue import first_past_max_wait
 from dlspawner.core.units import GPU
-from tests.unit.core.factories import CLUSTER, HOUR, HURRIED, NOW, Case, node, queues, runs, team, wants, world
+from tests.unit.core.factories import CLUSTER, HOUR, HURRIED, NOW, Case, cluster_state, node, queues, runs, team, wants
 from tests.unit.core.simulator import Comes, play
 from tests.unit.core.test_quota import said
 
@@ -46,7 +46,7 @@ def asks(count: int, gpus: int = 1, **more: Any) -> Job:
 
 def here(*things: Any, quota: int | None = None, gpus: int = 16) -> ClusterState:
     extended = () if quota is None else ((HCA, quota),)
-    return world(team("a", gpus, extended_quota=extended), team("b", 8), *things, cluster=NAMED)
+    return cluster_state(team("a", gpus, extended_quota=extended), team("b", 8), *things, cluster=NAMED)
 
 
 FOUR = fast("n1", 4)
@@ -56,29 +56,29 @@ ADAPTERS = "InfiniBand adapters (rdma/hca)"
 RULES: dict[str, tuple[Case, str]] = {
     "what is free on a node is given": (Case(here(FOUR, HELD), asks(1), "admit n1"), ""),
     "what others hold is not": (
-        Case(here(FOUR, HELD), asks(2), "wait no-node"),
+        Case(here(FOUR, HELD), asks(2), "wait no-fit"),
         f"Free {ADAPTERS}: at most 1 on one node; this job needs 2.",
     ),
     "what pods without a job hold is not either": (
-        Case(here(replace(FOUR, others=replace(FOUR.others, gpus=((HCA, 3 * GPU),)))), asks(2, gpus=0), "wait no-node"),
+        Case(here(replace(FOUR, others=replace(FOUR.others, gpus=((HCA, 3 * GPU),)))), asks(2, gpus=0), "wait no-fit"),
         f"Free {ADAPTERS}: at most 1 on one node; this job needs 2.",
     ),
     "the node that has it is taken": (Case(here(node("n0"), FOUR), asks(1), "admit n1"), ""),
     "so it is without GPUs": (Case(here(node("n0"), fast("z", 4, 0, None)), asks(4, gpus=0), "admit z"), ""),
     "two kinds of resources must be free together": (
-        Case(here(FOUR, runs("r", "a", 8, "n1"), node("n2")), asks(1), "wait no-node"),
+        Case(here(FOUR, runs("r", "a", 8, "n1"), node("n2")), asks(1), "wait no-fit"),
         f"not together with the CPU and memory and {ADAPTERS} that this job wants",
     ),
     "missing GPUs are told beside it": (
-        Case(here(FOUR, each(runs("r", "a", 8, "n1"), 4)), asks(1), "wait no-node"),
+        Case(here(FOUR, each(runs("r", "a", 8, "n1"), 4)), asks(1), "wait no-fit"),
         f"at most 0 on one node; this job needs 1. Free {ADAPTERS}: at most 0 on one node; this job needs 1.",
     ),
     "more than any node has waits for a node that has it": (
-        Case(here(FOUR), asks(5), "wait no-node"),
+        Case(here(FOUR), asks(5), "wait no-fit"),
         f"No node that this job could use has more than 4 {ADAPTERS}; you asked for 5 on one node.",
     ),
     "CPU is told of the nodes that have it": (
-        Case(here(replace(FOUR, cpu_milli=2000), node("n2")), asks(1, cpu=3000), "wait no-node"),
+        Case(here(replace(FOUR, cpu_milli=2000), node("n2")), asks(1, cpu=3000), "wait no-fit"),
         "No node that this job could use has more than 2 CPUs; you asked for 3.",
     ),
     "each pod has its own": (
@@ -100,13 +100,13 @@ RULES: dict[str, tuple[Case, str]] = {
         "",
     ),
     "more than the whole quota is refused": (
-        Case(here(fast("n1", 8), quota=4), asks(5), "refuse too-many"),
+        Case(here(fast("n1", 8), quota=4), asks(5), "refuse exceeds-limit"),
         f"Team a has a quota of 4 {ADAPTERS}; you asked for 5.",
     ),
     "a borrower leaves for it": (Case(here(FOUR, LENT), asks(2), "preempt r on n1"), ""),
     "and is not asked to in vain": (Case(here(FOUR, LENT), asks(1), "admit n1"), ""),
-    "a promise is kept": (
-        Case(here(FOUR, each(queues("q", "a", 1, nodes=("n1",)), 3)), asks(2), "wait no-node"),
+    "a reservation is kept": (
+        Case(here(FOUR, each(queues("q", "a", 1, nodes=("n1",)), 3)), asks(2), "wait no-fit"),
         "at most 1 on one node",
     ),
 }
@@ -127,9 +127,9 @@ def test_fewer_gpus_are_offered_only_with_what_else_the_job_wants() -> None:
 def test_a_job_that_waits_for_the_quota_does_not_hide_its_owner_s_other_jobs() -> None:
     """They wait for what others hold, and may not be passed any more."""
     adapters = each(queues("first", "a", 1, waited=2 * HOUR), 2)
-    world_now = here(fast("n1", 8), each(runs("r", "a", 7, "n1"), 3), adapters, quota=4)
-    world_now.put(other := queues("other", "a", 2, waited=HOUR))
-    assert first_past_max_wait(("a", "a100"), "a", world_now, NOW) == other
+    cluster_state = here(fast("n1", 8), each(runs("r", "a", 7, "n1"), 3), adapters, quota=4)
+    cluster_state.put(other := queues("other", "a", 2, waited=HOUR))
+    assert first_past_max_wait(("a", "a100"), "a", cluster_state, NOW) == other
 
 
 @st.composite
@@ -150,6 +150,6 @@ NOTICED = replace(HURRIED, scheduling=replace(HURRIED.scheduling, notice=timedel
 @settings(max_examples=80)
 def test_no_node_and_no_quota_is_exceeded_and_every_job_starts(coming: list[Comes]) -> None:
     teams = (team("a", 4, extended_quota=((HCA, 4),)), team("b", 4))
-    now = world(*teams, fast("n1", 3, 4), fast("n2", 2, 4), cluster=replace(NOTICED, extended_resources=()))
+    now = cluster_state(*teams, fast("n1", 3, 4), fast("n2", 2, 4), cluster=replace(NOTICED, extended_resources=()))
     started = play(now, coming)
     assert (len(started), len(now.jobs)) == (len(coming), 0)

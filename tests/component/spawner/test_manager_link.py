@@ -170,7 +170,7 @@ async def test_an_admission_names_the_node_and_its_deadline(
     told: dict[str, Any], nodes: tuple[str | None, ...]
 ) -> None:
     async def answer(request: web.Request) -> web.Response:
-        admitted = {"decision": "admit", "reason": "fits", "sentences": [], "seconds": 60}
+        admitted = {"decision": "admit", "reason": "admitted", "sentences": [], "seconds": 60}
         return web.json_response({**admitted, **told})
 
     now = asyncio.get_running_loop().time()

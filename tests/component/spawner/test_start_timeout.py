@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 
 from dlspawner.spawner import manager_link as manager
-from tests.component.spawner.test_asking import SHARED, answering
 from tests.component.spawner.test_given_up import refusal
+from tests.component.spawner.test_manager_link import SHARED, answering
 from tests.harness.scripted_api import ScriptedApi
 from tests.harness.spawner_builders import make_spawner
 

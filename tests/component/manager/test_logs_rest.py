@@ -18,8 +18,8 @@ from dlspawner.manager.logs.reader import ReadLimiter, TooManyReads
 from tests.component.manager.manager_harness import until
 from tests.component.manager.noticing import serving
 from tests.component.manager.portals import TEAMS, Portal, Read
-from tests.component.manager.printing import WAITS, PrintingOffice, job, printed, printing, shown, until_ended
-from tests.component.manager.world import World
+from tests.component.manager.printing import WAITS, PrintingHarness, job, printed, printing, shown, until_ended
+from tests.component.manager.real_hub import RealHub
 
 HOSTILE = r"printf '\033[2J\033]0;x\007</script><script>alert(1)</script>\377\n'"
 
@@ -28,19 +28,19 @@ HOSTILE = r"printf '\033[2J\033]0;x\007</script><script>alert(1)</script>\377\n'
 class Reading(Portal):
     """A portal whose jobs print."""
 
-    office: PrintingOffice
+    harness: PrintingHarness
 
     async def prints(self, script: str, user: str = "alice") -> AdmissionRequest:
         """A job that has printed, and said done, and goes on."""
         question = job(user)
-        await self.office.start(self.served.acting, question, f"{script}; echo done; {WAITS}")
-        await shown(self.served.acting, question, "done")
+        await self.harness.start(self.served.leader, question, f"{script}; echo done; {WAITS}")
+        await shown(self.served.leader, question, "done")
         return question
 
     async def ended(self, question: AdmissionRequest) -> None:
-        await self.office.delete({"metadata": {"name": f"jupyter-{question.user}"}})
-        await until_ended(self.served.acting, question)
-        await printed(self.served.acting.repository, question, "goodbye")
+        await self.harness.delete({"metadata": {"name": f"jupyter-{question.user}"}})
+        await until_ended(self.served.leader, question)
+        await printed(self.served.leader.repository, question, "goodbye")
 
     async def log(self, user: str, question: AdmissionRequest, query: str = "") -> Read:
         return await self.read(user, f"api/jobs/{question.job}/log{query}")
@@ -50,12 +50,12 @@ class Reading(Portal):
 
 
 @pytest.fixture
-async def reading(world: World, tmp_path: Path) -> AsyncIterator[Reading]:
-    async with printing(tmp_path, f"sqlite:///{tmp_path / 'm.sqlite'}") as office:
+async def reading(real_hub: RealHub, tmp_path: Path) -> AsyncIterator[Reading]:
+    async with printing(tmp_path, f"sqlite:///{tmp_path / 'm.sqlite'}") as harness:
         (tmp_path / "teams.yaml").write_text(TEAMS)
-        office.hub.servers = {("alice", "")}
-        async with serving(office, world) as served:
-            yield Reading(office, served, world)
+        harness.hub.servers = {("alice", "")}
+        async with serving(harness, real_hub) as served:
+            yield Reading(harness, served, real_hub)
 
 
 async def test_log_comes_from_the_cluster_and_after_the_end_from_the_database(reading: Reading) -> None:
@@ -81,9 +81,9 @@ async def test_log_comes_from_the_cluster_and_after_the_end_from_the_database(re
 
 async def test_log_is_followed_until_its_end(reading: Reading) -> None:
     question = await reading.prints("echo hello")
-    token = await asyncio.to_thread(reading.world.token, "alice")
+    token = await asyncio.to_thread(reading.real_hub.token, "alice")
     url = f"{reading.served.url}/api/jobs/{question.job}/log?follow=true"
-    log_reader = reading.served.acting.log_reader
+    log_reader = reading.served.leader.log_reader
     assert log_reader is not None
     async with aiohttp.ClientSession(headers={"Authorization": f"token {token}"}) as session:
         answers = [await session.get(url) for _ in range(4)]
@@ -93,7 +93,7 @@ async def test_log_is_followed_until_its_end(reading: Reading) -> None:
         assert (refused.status, refused.headers["Retry-After"]) == (429, "60")
         answers[1].close()
         await until(lambda: len(log_reader.followers) == 3, "it is free again")
-        await reading.office.delete({"metadata": {"name": "jupyter-alice"}})
+        await reading.harness.delete({"metadata": {"name": "jupyter-alice"}})
         assert await answers[0].content.read() == b"goodbye\n"
     await until(lambda: not log_reader.followers, "nobody follows")
 
@@ -101,8 +101,8 @@ async def test_log_is_followed_until_its_end(reading: Reading) -> None:
 async def test_followed_log_goes_on_for_the_same_reader_only(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "FOLLOW_SECONDS", 0.5)
     question, place = job("alice"), "a" * 32
-    await reading.office.start(reading.served.acting, question, f"echo first; sleep 3; echo second; {WAITS}")
-    await shown(reading.served.acting, question, "first")
+    await reading.harness.start(reading.served.leader, question, f"echo first; sleep 3; echo second; {WAITS}")
+    await shown(reading.served.leader, question, "first")
     lines = (await reading.log("alice", question, f"?follow=true&place={place}")).body
 
     async def all_lines() -> bool:
@@ -196,6 +196,6 @@ async def test_events_are_searched_by_rest_and_on_the_page(reading: Reading) -> 
 
 async def test_queued_job_has_no_log(reading: Reading) -> None:
     question = job("alice")
-    await reading.served.acting.ask(question)
+    await reading.served.leader.ask(question)
     assert "There is no log: the job has not started yet" in (await reading.page("alice", question)).text
     assert (await reading.log("alice", question)).status == 404

@@ -20,13 +20,13 @@ from tests.unit.core.factories import (
     HURRIED,
     MINUTE,
     NOW,
+    cluster_state,
     node,
     one_pass,
     queues,
     runs,
     team,
     wants,
-    world,
 )
 
 TEAMS = (team("a", 8), team("b", 8))
@@ -64,19 +64,19 @@ ORDERED: dict[str, tuple[list[Job], dict[str, float], str]] = {
 
 @pytest.mark.parametrize(("jobs", "used", "expected"), ORDERED.values(), ids=ORDERED)
 def test_queue_order(jobs: list[Job], used: dict[str, float], expected: str) -> None:
-    here = world(*TEAMS, node("n1"), *jobs)
+    here = cluster_state(*TEAMS, node("n1"), *jobs)
     here.usage = {of: DecayedUsage(hours * GPU_HOUR, NOW) for of, hours in used.items()}
     assert " ".join(job.id for job in queue.order(here, NOW)) == expected
 
 
 def test_usage_is_seen_in_relation_to_the_quota() -> None:
-    here = world(team("small", 1), team("large", 16), node("n1"), queues("s", "small"), queues("l", "large"))
+    here = cluster_state(team("small", 1), team("large", 16), node("n1"), queues("s", "small"), queues("l", "large"))
     here.usage = {"small": DecayedUsage(2 * GPU_HOUR, NOW), "large": DecayedUsage(8 * GPU_HOUR, NOW)}
     assert [job.id for job in queue.order(here, NOW)] == ["l", "s"]
 
 
 def test_position_counts_jobs_that_wait_for_the_same_gpus() -> None:
-    here = world(
+    here = cluster_state(
         *TEAMS,
         node("n1"),
         queues("a1", "a", waited=HOUR),
@@ -93,7 +93,7 @@ def test_position_counts_jobs_that_wait_for_the_same_gpus() -> None:
 
 def test_positions_on_idle_gpus_count_all_teams_in_the_order_of_the_queue() -> None:
     jobs = [queues(f"{of}{number}", of, preemptible=True, waited=number * MINUTE) for of in "ab" for number in range(3)]
-    here = world(*TEAMS, node("n1"), *jobs)
+    here = cluster_state(*TEAMS, node("n1"), *jobs)
     here.usage = {"a": DecayedUsage(GPU_HOUR, NOW)}
     ordered = queue.order(here, NOW)
     assert [queue.position(job, here, NOW) for job in ordered] == [1, 2, 3, 4, 5, 6]
@@ -103,7 +103,7 @@ def test_positions_on_idle_gpus_count_all_teams_in_the_order_of_the_queue() -> N
 def test_positions_that_usage_does_not_decide_follow_the_submit_times(gpus: int, used: float) -> None:
     more = {"preemptible": gpus > 0}
     jobs = (queues("a1", "a", gpus, **more), queues("b1", "b", gpus, waited=HOUR, **more))
-    here = world(*TEAMS, node("n1"), *jobs, queues("b2", "b", gpus, **more))
+    here = cluster_state(*TEAMS, node("n1"), *jobs, queues("b2", "b", gpus, **more))
     here.usage = {"b": DecayedUsage(used, NOW)}
     ordered = queue.order(here, NOW)
     assert [(job.id, queue.position(job, here, NOW)) for job in ordered] == [("b1", 1), ("a1", 2), ("b2", 3)]
@@ -115,53 +115,53 @@ BIG = queues("big", "a", 8, waited=HOUR)
 HALF, SMALL = (team("a", 8), node("n1"), runs("r", "a", 4, "n1")), queues("small", "a", 1)
 # The cluster, and the jobs that start now.
 PASSED: dict[str, tuple[ClusterState, list[str]]] = {
-    "a small job passes a big one that cannot start": (world(*HALF, queues("big", "a", 8), SMALL), ["small"]),
+    "a small job passes a big one that cannot start": (cluster_state(*HALF, queues("big", "a", 8), SMALL), ["small"]),
     "a small job with enough victims passes a big one with too few": (
-        world(
+        cluster_state(
             *(team("a", 8, preempt_within_team=True), node("n1"), *FULL),
             *(queues("big", "a", 8, priority=100), replace(SMALL, priority=50)),
             cluster=HURRIED,
         ),
         ["small"],
     ),
-    "an old job that wants a whole node is not passed": (world(*HALF, BIG, SMALL), []),
+    "an old job that wants a whole node is not passed": (cluster_state(*HALF, BIG, SMALL), []),
     "an old borrower that wants a whole node is not passed": (
-        world(
+        cluster_state(
             *(*TEAMS, node("n1"), runs("r", "a", 4, "n1", preemptible=True)),
             *(replace(BIG, preemptible=True), queues("s", "b", 1, preemptible=True)),
         ),
         [],
     ),
     "a job that waits for its user cap blocks no other": (
-        world(
+        cluster_state(
             *(team("a", 8, hard=4), node("n1"), runs("r", "a", 4, "n1")),
             *(queues("mine", "a", 4, waited=HOUR), queues("other", "a", 4, user="bob")),
         ),
         ["other"],
     ),
     "a big job behind many with an own cap is not passed": (
-        world(
+        cluster_state(
             *(team("a", 8, hard=4), node("n1"), runs("r", "a", 4, "n1", user="eve"), runs("s", "a", 1, "n1")),
             *(*CAPPED, queues("big", "a", 4, user="bob", waited=HOUR), SMALL),
         ),
         [],
     ),
     "an old job of a team without open nodes is not passed by its team on nodes of others": (
-        world(
+        cluster_state(
             *(team("a", 16), team("b", 8), node("n1", cordoned=True), node("n2", cordoned=True), node("n3")),
             *(runs("r", "a", 1, "n3"), BIG, SMALL),
         ),
         [],
     ),
     "a job with less CPU than one that fits nowhere starts": (
-        world(
+        cluster_state(
             *(team("a", 8), node("n1", cpu_milli=8000), queues("j", "a", cpu=4500)),
             *(queues("large", "a", cpu=4500), queues("less", "a", cpu=3000)),
         ),
         ["j", "less"],
     ),
     "a reservation is kept against a higher priority": (
-        world(
+        cluster_state(
             *(team("a", 8), node("n1")),
             *(queues("promised", "a", 8, nodes=("n1",), priority=10), queues("higher", "a", 1, priority=100)),
         ),
@@ -176,7 +176,7 @@ def test_jobs_that_start(here: ClusterState, started: list[str]) -> None:
 
 
 def test_small_job_passes_on_a_node_other_than_the_closest_to_holding_a_big_one() -> None:
-    here = world(
+    here = cluster_state(
         *(team("a", 16), node("n1"), node("n2"), runs("r", "a", 1, "n1"), runs("q", "a", 4, "n2")),
         *(BIG, queues("s", "a", 2)),
     )
@@ -194,7 +194,7 @@ def test_job_no_smaller_than_one_that_fits_nowhere_is_not_evaluated(monkeypatch:
 
     monkeypatch.setattr(admission, "evaluate", decide)
     full = runs("r", "b", 8, "n1")
-    here = world(*TEAMS, node("n1"), full, *(queues(f"j{cpu}", "a", 8, cpu=cpu) for cpu in range(1000, 2000)))
+    here = cluster_state(*TEAMS, node("n1"), full, *(queues(f"j{cpu}", "a", 8, cpu=cpu) for cpu in range(1000, 2000)))
 
     assert one_pass(here, NOW) == []
     assert asked == ["j1000"]
@@ -202,7 +202,7 @@ def test_job_no_smaller_than_one_that_fits_nowhere_is_not_evaluated(monkeypatch:
 
 def test_job_that_waits_for_a_closed_node_blocks_no_other() -> None:
     closed, small = node("n2", cordoned=True), [queues(f"small{number}", "a", 1) for number in range(2)]
-    here = world(team("a", 8), node("n1", 4), closed, queues("big", "a", 8, waited=HOUR), small[0])
+    here = cluster_state(team("a", 8), node("n1", 4), closed, queues("big", "a", 8, waited=HOUR), small[0])
     assert one_pass(here, NOW) == ["small0"]
     here.put(small[1])
     here.put_node(replace(closed, cordoned=False))
@@ -210,7 +210,7 @@ def test_job_that_waits_for_a_closed_node_blocks_no_other() -> None:
 
 
 def test_alternatives_would_start() -> None:
-    here = world(team("a", {"a100": 4, "v100": 8}), node("n1"), node("v", 8, "v100"), runs("r", "a", 2, "n1"))
+    here = cluster_state(team("a", {"a100": 4, "v100": 8}), node("n1"), node("v", 8, "v100"), runs("r", "a", 2, "n1"))
     request = wants("j", "a", 4)
     found = find_alternatives(request, here, NOW)
 
@@ -222,18 +222,18 @@ def test_alternatives_would_start() -> None:
 
 
 def test_alternatives_to_parts_of_a_gpu_are_parts_and_gpus() -> None:
-    here = world(node("n1"), node("m", 7, "a100-1g"), runs("r", "b", 5, "m", kind="a100-1g"))
+    here = cluster_state(node("n1"), node("m", 7, "a100-1g"), runs("r", "b", 5, "m", kind="a100-1g"))
     found = find_alternatives(wants("j", "default", 3, kind="a100-1g"), here, NOW)
     assert found == (Alternative("a100-1g", 284, False), Alternative("a100", 3000, False))
 
 
 def test_no_alternatives_where_nothing_would_start() -> None:
-    here = world(team("a", 4), node("n1", 4), runs("r", "a", 4, "n1"))
+    here = cluster_state(team("a", 4), node("n1", 4), runs("r", "a", 4, "n1"))
     assert find_alternatives(wants("j", "a", 2), here, NOW) == ()
 
 
 def test_jobs_start_until_nothing_fits() -> None:
-    here = world(*TEAMS, node("n1"), node("n2"), *(queues(f"{of}{n}", of, 3) for of in "ab" for n in range(4)))
+    here = cluster_state(*TEAMS, node("n1"), node("n2"), *(queues(f"{of}{n}", of, 3) for of in "ab" for n in range(4)))
     started = one_pass(here, NOW)
     assert sorted(started) == ["a0", "a1", "b0", "b1"]
     assert here.guaranteed("a", "a100") == 6 * GPU
@@ -246,7 +246,7 @@ def test_a_smaller_part_of_a_gpu_starts_behind_a_larger_one_that_waits() -> None
     jobs = [queues("big", "a", 4, kind="a100-1g", waited=HOUR)]
     jobs += [queues(name, "a", units, kind="a100-1g") for name, units in (("2-mid", 2), ("3-small", 1))]
     quota = {"a100-1g": Fraction(6 * 142, 1000)}
-    here = world(*nodes, *jobs, runs("runs", "a", 1, "n1", kind="a100-1g"), team("a", quota))
+    here = cluster_state(*nodes, *jobs, runs("runs", "a", 1, "n1", kind="a100-1g"), team("a", quota))
     assert [job.id for job, _ in admission.schedule(here, NOW)] == ["3-small"]
 
 
@@ -254,7 +254,7 @@ def test_jobs_like_one_that_is_skipped_are_passed_over_up_to_the_next_priority_w
     alike = [queues(f"j{number:02}", "a", 2, waited=(50 - number) * MINUTE) for number in range(40)]
     low = [replace(job, id=f"low-{job.id}", priority=-1) for job in alike]
     promised = replace(queues("promised", "a", 2), nodes=("n1",))
-    here = world(*TEAMS, node("n1"), node("n2"), *alike, *low, promised, queues("small", "a", 1))
+    here = cluster_state(*TEAMS, node("n1"), node("n2"), *alike, *low, promised, queues("small", "a", 1))
     looked: list[str] = []
 
     def skip(job: Job) -> bool:
@@ -269,7 +269,7 @@ def test_job_that_its_own_team_keeps_waiting_is_looked_at_again_when_its_team_ha
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     held = (runs("x", "a", 5, "n1"), runs("y", "a", 5, "n2"), runs("other", "b", 1, "n3"))
-    here = world(team("a", 16), team("b", 8), node("n1"), node("n2"), node("n3"), *held, queues("j", "a", 6))
+    here = cluster_state(team("a", 16), team("b", 8), node("n1"), node("n2"), node("n3"), *held, queues("j", "a", 6))
     looked, evaluate = [], admission.evaluate
     monkeypatch.setattr(admission, "evaluate", lambda *asked: looked.append(asked[0].id) or evaluate(*asked))
     for gone, started, looks in (("", [], 1), ("other", [], 1), ("x", ["j"], 2)):

@@ -10,7 +10,7 @@ from dlspawner.core.decisions import Admit, MustWait
 from dlspawner.core.job import Job
 from dlspawner.core.scheduling.admission import admit, evaluate
 from dlspawner.core.scheduling.cluster_state import ClusterState
-from tests.unit.core.factories import HOUR, MINUTE, NOW, Case, node, one_pass, queues, runs, team, wants, world
+from tests.unit.core.factories import HOUR, MINUTE, NOW, Case, cluster_state, node, one_pass, queues, runs, team, wants
 
 N1, N2, CLOSED = node("n1"), node("n2"), node("n2", cordoned=True)
 HOMES = (team("a", 8), team("b", 8), N1, CLOSED)  # n1 is the share of a, and n2 that of b
@@ -25,20 +25,24 @@ def guest(gpus: int, **more: Any) -> Job:
 
 
 GUESTS: dict[str, Case] = {
-    "a guest starts where no job waits": Case(world(*HOMES), guest(2), "n1"),
-    "a guest leaves another team's share to its waiting job at once": Case(world(*HOMES, HELD, BIG), guest(2), "turn"),
-    "also before that one, in the order of the queue": Case(
-        world(*HOMES, HELD, BIG), guest(2, priority=100, waited=2 * HOUR), "turn"
+    "a guest starts where no job waits": Case(cluster_state(*HOMES), guest(2), "n1"),
+    "a guest leaves another team's share to its waiting job at once": Case(
+        cluster_state(*HOMES, HELD, BIG), guest(2), "blocked-by-earlier"
     ),
-    "a guest goes where the waiting jobs have no share": Case(world(*HOMES, node("n3"), HELD, BIG), guest(2), "n3"),
+    "also before that one, in the order of the queue": Case(
+        cluster_state(*HOMES, HELD, BIG), guest(2, priority=100, waited=2 * HOUR), "blocked-by-earlier"
+    ),
+    "a guest goes where the waiting jobs have no share": Case(
+        cluster_state(*HOMES, node("n3"), HELD, BIG), guest(2), "n3"
+    ),
     "a job that waits for its own team's jobs blocks no guest": Case(
-        world(*HOMES, runs("r", "a", 7, "n1"), BIG), guest(1), "n1"
+        cluster_state(*HOMES, runs("r", "a", 7, "n1"), BIG), guest(1), "n1"
     ),
     "a job that waits for its user cap blocks no guest": Case(
-        world(team("a", 8, hard=1), *HOMES[1:], HELD, BIG), guest(1), "n1"
+        cluster_state(team("a", 8, hard=1), *HOMES[1:], HELD, BIG), guest(1), "n1"
     ),
     "nor does a job behind others of its team": Case(
-        world(
+        cluster_state(
             *(*TOO_MANY, runs("r", "a", 4, "n1")),
             *(queues("big", "a", 8, waited=2 * HOUR), queues("small", "a", 2, waited=HOUR)),
         ),
@@ -46,29 +50,31 @@ GUESTS: dict[str, Case] = {
         "n1",
     ),
     "a guest leaves the nodes to a job behind many with a user cap": Case(
-        world(
+        cluster_state(
             *(team("a", 8, hard=4), *TOO_MANY[1:], runs("r", "a", 4, "n1", user="eve"), runs("s", "b", 1, "n1")),
             *(queues(f"mine{number}", "a", 1, user="eve", waited=2 * HOUR) for number in range(20)),
             queues("big", "a", 4, user="bob", waited=HOUR),
         ),
         guest(1),
-        "turn",
+        "blocked-by-earlier",
     ),
     "with more quota than GPUs a small job passes a big one of another team": Case(
-        world(*TOO_MANY, HELD, queues("big", "a", 8, waited=MINUTE)), guest(1), "n1"
+        cluster_state(*TOO_MANY, HELD, queues("big", "a", 8, waited=MINUTE)), guest(1), "n1"
     ),
-    "but not one that has waited for long": Case(world(*TOO_MANY, HELD, OLD), guest(1, priority=100), "turn"),
-    "unless it has waited for longer": Case(world(*TOO_MANY, HELD, OLD), guest(1, waited=2 * HOUR), "n1"),
+    "but not one that has waited for long": Case(
+        cluster_state(*TOO_MANY, HELD, OLD), guest(1, priority=100), "blocked-by-earlier"
+    ),
+    "unless it has waited for longer": Case(cluster_state(*TOO_MANY, HELD, OLD), guest(1, waited=2 * HOUR), "n1"),
     "closest to holding it is the node with the fewest GPUs of guaranteed jobs": Case(
-        world(*WIDE, *(HELD, runs("p", "b", 5, "n1", preemptible=True)), *(runs("s", "b", 3, "n2"), OLD)),
+        cluster_state(*WIDE, *(HELD, runs("p", "b", 5, "n1", preemptible=True)), *(runs("s", "b", 3, "n2"), OLD)),
         guest(2),
         "n2",
     ),
     "a borrower is not blocked by a job that could preempt it": Case(
-        world(*TOO_MANY, HELD, OLD), wants("p", "b", 7, preemptible=True), "n1"
+        cluster_state(*TOO_MANY, HELD, OLD), wants("p", "b", 7, preemptible=True), "n1"
     ),
     "a team without a node gets nodes of no share": Case(
-        world(
+        cluster_state(
             *(team("a", 8), team("b", 8), team("c", 8), N1, CLOSED, node("n3", cordoned=True), node("n4")),
             *(runs("r", "c", 1, "n4"), queues("big", "b", 8, waited=HOUR)),
         ),
@@ -86,7 +92,7 @@ def test_job_outside_its_share(here: ClusterState, job: Job, expected: str) -> N
 
 def test_three_jobs_beyond_the_maximum_wait_start_in_order() -> None:
     """Within a team priority decides, between teams the submit time."""
-    here = world(
+    here = cluster_state(
         *TOO_MANY,
         queues("low", "a", 8, priority=10, waited=4 * HOUR),
         queues("between", "b", 8, waited=3 * HOUR),
@@ -102,7 +108,7 @@ def test_three_jobs_beyond_the_maximum_wait_start_in_order() -> None:
 
 
 def test_earliest_job_is_not_blocked_by_a_later_one_of_its_team() -> None:
-    here = world(
+    here = cluster_state(
         *TOO_MANY,
         queues("low", "a", 8, priority=10, waited=4 * HOUR),
         queues("between", "b", 8, waited=3 * HOUR),
@@ -112,7 +118,7 @@ def test_earliest_job_is_not_blocked_by_a_later_one_of_its_team() -> None:
 
 
 def test_caches_do_not_grow_with_time() -> None:
-    here = world(*HOMES, HELD, BIG)
+    here = cluster_state(*HOMES, HELD, BIG)
     sizes = set()
     for minutes in range(1, 5):
         admit(guest(2), here, NOW + minutes * MINUTE)
@@ -121,7 +127,7 @@ def test_caches_do_not_grow_with_time() -> None:
 
 
 def test_blocked_job_gets_the_reason() -> None:
-    here = world(*HOMES, HELD, BIG)
+    here = cluster_state(*HOMES, HELD, BIG)
     decision = admit(guest(2), here, NOW)
     assert isinstance(decision, MustWait)
     assert decision.sentence == "A job that wants 8 GPUs comes first: it waits inside its team's quota."
@@ -129,5 +135,5 @@ def test_blocked_job_gets_the_reason() -> None:
 
 def test_job_with_a_reservation_starts_on_its_share_as_soon_as_it_is_free() -> None:
     leaves = runs("p", "b", 8, "n1", preemptible=True, notice=NOW + 5 * MINUTE)
-    here = world(team("a", 16), team("b", 0), N1, N2, leaves, queues("j", "a", 8, nodes=("n1",)))
+    here = cluster_state(team("a", 16), team("b", 0), N1, N2, leaves, queues("j", "a", 8, nodes=("n1",)))
     assert evaluate(here.jobs["j"], here, NOW) == Admit(("n2",))

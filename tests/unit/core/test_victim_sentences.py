@@ -9,7 +9,7 @@ from dlspawner.core.job import Job, JobState
 from dlspawner.core.scheduling.admission import admit
 from dlspawner.core.scheduling.cluster_state import ClusterState
 from dlspawner.core.scheduling.preemption import victims_of, victims_stopping_sentence, victims_will_stop_sentence
-from tests.unit.core.factories import MINUTE, NOW, Case, node, queues, runs, team, wants, world
+from tests.unit.core.factories import MINUTE, NOW, Case, cluster_state, node, queues, runs, team, wants
 
 N1, N2 = node("n1"), node("n2")
 PAIR = (team("a", 8, preempt_within_team=True), team("b", 8), N1, N2)
@@ -22,15 +22,17 @@ def lends(name: str, gpus: int, **more: object) -> Job:
 
 WILL: dict[str, Case] = {
     "a preemptible job of another team": Case(
-        world(*PAIR, lends("r", 8)), wants("j", "a", 1), "a preemptible job, which has to leave for it after notice."
+        cluster_state(*PAIR, lends("r", 8)),
+        wants("j", "a", 1),
+        "a preemptible job, which has to leave for it after notice.",
     ),
     "a colleague's job of a lower priority": Case(
-        world(*PAIR, runs("r", "a", 8, "n1", priority=10)),
+        cluster_state(*PAIR, runs("r", "a", 8, "n1", priority=10)),
         wants("j", "a", 8, priority=100),
         "a job of your team with a lower priority, which has to leave for it after notice.",
     ),
     "both": Case(
-        world(*PAIR, runs("r", "a", 4, "n1", priority=10), lends("s", 4)),
+        cluster_state(*PAIR, runs("r", "a", 4, "n1", priority=10), lends("s", 4)),
         wants("j", "a", 8, priority=100),
         "a job of your team with a lower priority and a preemptible job, which have to leave for it after notice.",
     ),
@@ -47,17 +49,17 @@ def test_sentence_about_future_victims(here: ClusterState, job: Job, expected: s
 
 ARE: dict[str, Case] = {
     "a preemptible job on the promised node": Case(
-        world(*PAIR, lends("r", 8, notice=LATER)),
+        cluster_state(*PAIR, lends("r", 8, notice=LATER)),
         queues("j", "a", 8, nodes=("n1",)),
         "a preemptible job, which has been told to leave",
     ),
     "a colleague's job that holds the quota on another node": Case(
-        world(*PAIR, runs("r", "a", 8, "n2", priority=10, notice=LATER)),
+        cluster_state(*PAIR, runs("r", "a", 8, "n2", priority=10, notice=LATER)),
         queues("j", "a", 8, nodes=("n1",), priority=100),
         "a job of your team with a lower priority, which has been told to leave",
     ),
     "a job that ends for another reason": Case(
-        world(*PAIR, runs("r", "b", 8, "n1", state=JobState.STOPPING)),
+        cluster_state(*PAIR, runs("r", "b", 8, "n1", state=JobState.STOPPING)),
         queues("j", "a", 8, nodes=("n1",)),
         "a job that is being stopped, which has been told to leave",
     ),
@@ -73,5 +75,5 @@ def test_sentence_about_stopping_victims(here: ClusterState, job: Job, expected:
 def test_victims_elsewhere_are_not_named() -> None:
     elsewhere = runs("s", "b", 8, "n2", preemptible=True, notice=LATER)
     request = queues("j", "a", 8, nodes=("n1",))
-    here = world(*PAIR, lends("r", 8, notice=LATER), elsewhere, request)
+    here = cluster_state(*PAIR, lends("r", 8, notice=LATER), elsewhere, request)
     assert [job.id for job in victims_of(request, here)] == ["r"]

@@ -21,13 +21,13 @@ from tests.unit.core.factories import (
     HURRIED,
     MINUTE,
     NOW,
+    cluster_state,
     node,
     one_pass,
     queues,
     runs,
     team,
     wants,
-    world,
 )
 from tests.unit.core.simulator import Comes, play
 
@@ -42,17 +42,19 @@ def stream(of: str, every: int, minutes: int, many: int = 100, **more: object) -
 
 
 def one_node(*quotas: int, cluster: ClusterConfig = HURRIED) -> ClusterState:
-    return world(*(team(name, quota) for name, quota in zip("abc", quotas, strict=False)), node("n1"), cluster=cluster)
+    return cluster_state(
+        *(team(name, quota) for name, quota in zip("abc", quotas, strict=False)), node("n1"), cluster=cluster
+    )
 
 
 def without_second(lose: Callable[[ClusterState], None]) -> ClusterState:
-    here = world(team("a", 8), team("b", 8), node("n1"), node("n2"), cluster=HURRIED)
+    here = cluster_state(team("a", 8), team("b", 8), node("n1"), node("n2"), cluster=HURRIED)
     lose(here)
     return here
 
 
 LONG = [Comes(wants(f"long{number}", "b", 1, preemptible=True), 0, 1000) for number in range(6)]
-# The world, what comes, and the minute in which the job of 8 GPUs of team a, which comes in minute 20, has to start.
+# The cluster, what comes, and the minute in which the job of 8 GPUs of team a, which comes in minute 20, has to start.
 STREAMS: dict[str, tuple[Callable[[], ClusterState], list[Comes], int]] = {
     "of borrowers that never run for the minimum time": (
         partial(one_node, 8, 0, cluster=UNTOLD),
@@ -96,7 +98,7 @@ def used(here: ClusterState, hours: float) -> ClusterState:
 def test_equal_preemptible_jobs_start_in_the_order_of_usage() -> None:
     """Not to be passed by what fits beside it is one thing, to have used more than others another."""
     here = used(
-        world(team("a"), team("b"), node("n1"), queues("heavy", "a", preemptible=True, waited=90 * MINUTE)), 9.0
+        cluster_state(team("a"), team("b"), node("n1"), queues("heavy", "a", preemptible=True, waited=90 * MINUTE)), 9.0
     )
     here.put(queues("light", "b", preemptible=True))
     assert one_pass(here, NOW) == ["light", "heavy"]
@@ -105,14 +107,14 @@ def test_equal_preemptible_jobs_start_in_the_order_of_usage() -> None:
 def test_earlier_small_jobs_pass_a_big_one_of_a_team_with_more_usage() -> None:
     late, early = (queues(f"b{age}", "b", preemptible=True, waited=age * MINUTE) for age in (59, 61))
     big, there = queues("big", "a", 8, preemptible=True, waited=90 * MINUTE), runs("r", "b", 6, "n1", preemptible=True)
-    here = used(world(team("a"), team("b"), node("n1"), big, late, early, there), 9.0)
+    here = used(cluster_state(team("a"), team("b"), node("n1"), big, late, early, there), 9.0)
     assert one_pass(here, NOW) == ["b61"]
 
 
 def test_late_job_does_not_block_an_earlier_equal_one() -> None:
     late, early = queues("late", "b", preemptible=True), queues("early", "c", preemptible=True, waited=61 * MINUTE)
     big, there = queues("big", "a", 8, preemptible=True, waited=90 * MINUTE), runs("r", "b", 6, "n1", preemptible=True)
-    here = used(world(*map(team, "abc"), node("n1"), big, late, early, there), 9.0)
+    here = used(cluster_state(*map(team, "abc"), node("n1"), big, late, early, there), 9.0)
     here.usage["c"] = DecayedUsage(GPU_HOUR, NOW)
     assert one_pass(here, NOW) == ["early"]
 
@@ -139,7 +141,7 @@ def crowds_beside(draw: st.DrawFn) -> tuple[list[Comes], bool]:
 def test_only_earlier_jobs_start_before_a_big_one(crowd: tuple[list[Comes], bool], hours: float, nodes: int) -> None:
     coming, without = crowd
     machines = [node(f"n{one}", 0, None, cpu_milli=8000) if without else node(f"n{one}") for one in range(nodes)]
-    here = used(world(*map(team, "abc"), *machines, cluster=HURRIED), hours)
+    here = used(cluster_state(*map(team, "abc"), *machines, cluster=HURRIED), hours)
     big = beside("big", "a", 8, without)
     started = play(here, [*coming, Comes(big, 20, 10)], end=3000)
     in_time = [started[one.job.id] for one in coming if one.minute < 20 + PATIENCE and one.job.id in started]
@@ -183,8 +185,8 @@ def test_jobs_on_an_idle_cluster_never_deadlock(
 ) -> None:
     teams = [team(name, quota) for name, quota in zip("ab", quotas, strict=True)]
     machines = [node(f"n{number}", gpus, cordoned=closed) for number, (gpus, closed) in enumerate(nodes)]
-    if any(one_pass(world(*teams, *machines, job), NOW) for job in jobs):
-        assert one_pass(used(world(*teams, *machines, *jobs), hours), NOW)
+    if any(one_pass(cluster_state(*teams, *machines, job), NOW) for job in jobs):
+        assert one_pass(used(cluster_state(*teams, *machines, *jobs), hours), NOW)
 
 
 @st.composite
@@ -209,7 +211,7 @@ def test_job_within_quota_waits_only_for_present_jobs(
     crowd: tuple[tuple[int, int, int], int, bool, int, list[Comes]], there: int
 ) -> None:
     quotas, nodes, closed, gpus, coming = crowd
-    here = world(
+    here = cluster_state(
         *(team(name, quota) for name, quota in zip("abc", quotas, strict=True)),
         *(node(f"n{number}", cordoned=closed and 1 < number == nodes) for number in range(1, nodes + 1)),
         cluster=UNTOLD,

@@ -7,8 +7,8 @@ control (`blocked`), a close that first writes the buffered bytes, bounds on buf
 `connection`; the parts of the client's leg in `server`, the fast path for data in `fastpath`, the flow control of `ssh
 -J` streams in `streams`, and the decoding of a peer's bytes in `reading`.
 
-Rules: nothing outside imports asyncssh's modules or underscored names; test_asyncssh_contract.py fails when a name moved
-or changed its meaning; asyncssh is pinned to one minor version.
+Rules: nothing outside imports asyncssh's modules or underscored names; test_asyncssh_contract.py fails when a name
+moved or changed its meaning; asyncssh is pinned to one minor version.
 
 Refused: asyncssh's channels on both legs (they lose exit statuses, agent and unix-socket forwards, and everything that
 is not implemented twice), and its keepalives (a leg that is paused on purpose would look dead; TCP's own keepalives

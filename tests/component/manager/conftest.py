@@ -1,6 +1,6 @@
 """One Hub with one Manager for all tests of the Manager; each test uses people of its own names.
 
-And an harness: the deciding part of a Manager with a real API server and database, and a Hub that a test plays.
+And a harness: the deciding part of a Manager with a real API server and database, and a Hub that a test plays.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The cluster state as it is updated: after any changes it is what counting anew would give, and so are its decisions."""
+"""The cluster state after any changes: it equals one that is built anew, and so do its decisions."""
 
 from __future__ import annotations
 

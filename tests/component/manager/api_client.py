@@ -18,9 +18,9 @@ def set_caps(harness: ManagerHarness, soft: int | str = 2, hard: int | str = 6) 
     (harness.folder / "teams.yaml").write_text(TEAMS % (soft, hard))
 
 
-def asked(leader: Leader, question: AdmissionRequest) -> ApprovalRequest | None:
+def asked(leader: Leader, request: AdmissionRequest) -> ApprovalRequest | None:
     """The undecided request of a job."""
-    found = leader.service.store.requests.get(question.job, ())
+    found = leader.service.store.requests.get(request.job, ())
     assert len(found) < 2
     return found[0] if found else None
 
@@ -35,11 +35,11 @@ async def decides(
     )
 
 
-async def written(leader: Leader, question: AdmissionRequest) -> list[ApprovalRequest]:
+async def written(leader: Leader, request: AdmissionRequest) -> list[ApprovalRequest]:
     """All requests of a job in the database, the newest first."""
     await leader.settled()
-    return await leader.repository.requests(ApprovalQuery(job=question.job))
+    return await leader.repository.requests(ApprovalQuery(job=request.job))
 
 
-async def standings(leader: Leader, question: AdmissionRequest) -> list[str]:
-    return [one.standing.value for one in await written(leader, question)]
+async def standings(leader: Leader, request: AdmissionRequest) -> list[str]:
+    return [one.standing.value for one in await written(leader, request)]

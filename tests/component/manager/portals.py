@@ -66,22 +66,22 @@ class Portal:
         ):
             return answer.status
 
-    async def runs(self, question: AdmissionRequest, **metadata: Any) -> AdmissionRequest:
+    async def runs(self, request: AdmissionRequest, **metadata: Any) -> AdmissionRequest:
         """A running job, known to Hub and cluster; its pod has its nonce beside the given metadata."""
-        assert (await self.served.leader.ask(question)).decision == "admit"
+        assert (await self.served.leader.ask(request)).decision == "admit"
         if "annotations" in metadata:
-            metadata["annotations"] = {naming.NONCE_ANNOTATION: question.nonce, **metadata["annotations"]}
-        name = f"jupyter-{question.user}--{question.server}".rstrip("-")
-        pod = await self.harness.make_pod(question, name=name, **metadata)
+            metadata["annotations"] = {naming.NONCE_ANNOTATION: request.nonce, **metadata["annotations"]}
+        name = f"jupyter-{request.user}--{request.server}".rstrip("-")
+        pod = await self.harness.make_pod(request, name=name, **metadata)
         await self.harness.bind(pod)
-        await until(lambda: self.served.store.records[question.job].job.started, "it runs")
+        await until(lambda: self.served.store.records[request.job].job.started, "it runs")
         await self.served.leader.settled()  # pages read it from the database
-        self.knows(question.user, question.server)
-        return question
+        self.knows(request.user, request.server)
+        return request
 
-    async def waits(self, question: AdmissionRequest) -> AdmissionRequest:
-        assert (await self.served.leader.ask(question)).decision == "wait"
-        return question
+    async def waits(self, request: AdmissionRequest) -> AdmissionRequest:
+        assert (await self.served.leader.ask(request)).decision == "wait"
+        return request
 
     def knows(self, user: str, server: str) -> None:
         """The Hub has this server."""

@@ -39,11 +39,11 @@ class PrintingHarness(ManagerHarness):
     """Jobs are shell scripts; a log is kept when its container has ended or is being stopped."""
 
     async def start(
-        self, leader: Leader, question: AdmissionRequest, script: str, *, restart: str = "Never", **more: Any
+        self, leader: Leader, request: AdmissionRequest, script: str, *, restart: str = "Never", **more: Any
     ) -> dict[str, Any]:
         """The pod of a job that was let in."""
-        assert (await leader.ask(question)).decision == "admit"
-        pod = pod_of(question)
+        assert (await leader.ask(request)).decision == "admit"
+        pod = pod_of(request)
         container = {**pod["spec"]["containers"][0], "command": ["sh", "-c", script], **more}
         pod["spec"].update(containers=[container], restartPolicy=restart, terminationGracePeriodSeconds=20)
         return await self.cluster.create(PODS, pod, NAMESPACE)
@@ -58,12 +58,12 @@ class PrintingHarness(ManagerHarness):
 
 def job(user: str = "alice", **more: Any) -> AdmissionRequest:
     """One without a GPU: the node has none that this template's type is."""
-    question = wants(user, 0, **more)
+    request = wants(user, 0, **more)
     container = {
-        **question.pods[0]["spec"]["containers"][0],
+        **request.pods[0]["spec"]["containers"][0],
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
     }
-    return replace(question, pods=(strip_manifest({"spec": {"containers": [container]}}),))
+    return replace(request, pods=(strip_manifest({"spec": {"containers": [container]}}),))
 
 
 @contextlib.asynccontextmanager
@@ -89,41 +89,41 @@ async def printing(folder: Path, db_url: str) -> AsyncIterator[PrintingHarness]:
         await process.wait()
 
 
-async def kept(repository: JobRepository, question: AdmissionRequest) -> list[StoredLog]:
-    return await repository.read(lambda connection: logs.of_job(connection, question.job))
+async def kept(repository: JobRepository, request: AdmissionRequest) -> list[StoredLog]:
+    return await repository.read(lambda connection: logs.of_job(connection, request.job))
 
 
-async def text(repository: JobRepository, question: AdmissionRequest, number: int = -1) -> str:
+async def text(repository: JobRepository, request: AdmissionRequest, number: int = -1) -> str:
     """What is kept of a job's newest log, or of another one of its logs."""
-    found = await kept(repository, question)
+    found = await kept(repository, request)
     if not found:
         return ""
     return (await repository.read(lambda connection: logs.text(connection, found[number].id))).decode(errors="replace")
 
 
-async def printed(repository: JobRepository, question: AdmissionRequest, words: str) -> None:
+async def printed(repository: JobRepository, request: AdmissionRequest, words: str) -> None:
     """Until these words are kept."""
 
     async def there() -> bool:
-        return words in await text(repository, question)
+        return words in await text(repository, request)
 
     await until(there, f"{words!r} is kept")
 
 
-async def until_ended(leader: Leader, question: AdmissionRequest) -> None:
+async def until_ended(leader: Leader, request: AdmissionRequest) -> None:
     async def ended() -> bool:
-        found = await leader.repository.find(question.job)
+        found = await leader.repository.find(request.job)
         return found is not None and found.job.state is JobState.ENDED
 
     await until(ended, "the job has ended")
 
 
-async def shown(leader: Leader, question: AdmissionRequest, words: str) -> None:
+async def shown(leader: Leader, request: AdmissionRequest, words: str) -> None:
     """Until a running job has printed these words."""
 
     async def there() -> bool:
         assert leader.log_reader is not None
-        runs = await leader.log_reader.runs(question.job)
+        runs = await leader.log_reader.runs(request.job)
         return bool(runs) and words.encode() in (await leader.log_reader.text(runs[-1])).body
 
     await until(there, f"{words!r} is printed")

@@ -120,11 +120,11 @@ def test_migrations_make_the_tables_of_the_code(db_url: str) -> None:
 
 @pytest.mark.parametrize("revision", ["0001", "0004"])
 async def test_jobs_run_on_after_an_upgrade_from_an_older_schema(harness: ManagerHarness, revision: str) -> None:
-    question = wants(gpus=3)
+    request = wants(gpus=3)
     async with harness.manager() as before:
-        await before.ask(question)
-        await harness.bind(await harness.make_pod(question))
-        await before.until_state(question, JobState.RUNNING)
+        await before.ask(request)
+        await harness.bind(await harness.make_pod(request))
+        await before.until_state(request, JobState.RUNNING)
     new, old = create_engine(harness.db_url), create_engine(f"sqlite:///{harness.folder / 'old.sqlite'}")
     with new.connect() as source, old.begin() as target:
         command.upgrade(db_engine._config(target), revision)
@@ -137,7 +137,7 @@ async def test_jobs_run_on_after_an_upgrade_from_an_older_schema(harness: Manage
         engine.dispose()
     harness.db_url = str(old.url)
     async with harness.manager() as after:
-        assert after.state(question) is JobState.RUNNING
+        assert after.state(request) is JobState.RUNNING
         held = {"team": "default", "gpu_type": "gpu"}
         assert after.metrics.registry.get_sample_value("dlspawner_gpus_held", held) == 3
 

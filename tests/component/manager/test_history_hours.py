@@ -33,8 +33,8 @@ async def hours(
     days: tuple[int, int] = (-9, 9),
 ) -> dict[tuple[int, str], GpuTime]:
     """By days after the first one."""
-    question = GpuHoursQuery(by, day(days[0]), day(days[1]))
-    found = await store.read(lambda connection: gpu_hours.read_gpu_hours(connection, question, viewer, now))
+    query = GpuHoursQuery(by, day(days[0]), day(days[1]))
+    found = await store.read(lambda connection: gpu_hours.read_gpu_hours(connection, query, viewer, now))
     return {((at - day()).days, name): one for (at, name), one in found.items() if one != GpuTime()}
 
 
@@ -194,9 +194,9 @@ async def test_old_days_are_pruned(store: Database) -> None:
     }
     for _ in range(2):
         await store.write(lambda connection: gpu_hours.add_free_gpus(connection, free))
-    question = GpuHoursQuery(GroupBy.TEAM, day(), day(9))
-    found = await store.read(lambda connection: gpu_hours.read_free_gpus(connection, question))
+    query = GpuHoursQuery(GroupBy.TEAM, day(), day(9))
+    found = await store.read(lambda connection: gpu_hours.read_free_gpus(connection, query))
     assert found[day(1), "gpu"] == {"total": 16, "free": 6, "unschedulable": 4, "fragmented": 2}
     await store.write(lambda connection: gpu_hours.prune_days(connection, day(1)))
     assert set(await hours(store)) == {(1, "vision")}
-    assert set(await store.read(lambda connection: gpu_hours.read_free_gpus(connection, question))) == {(day(1), "gpu")}
+    assert set(await store.read(lambda connection: gpu_hours.read_free_gpus(connection, query))) == {(day(1), "gpu")}

@@ -50,17 +50,17 @@ async def sampled(harness: ManagerHarness, keeps: HistoryKeeper, began: datetime
 async def read_free(store: Database) -> dict[str, int]:
     """Minutes of GPUs, all days together."""
     today = datetime.now(UTC).date()
-    question = GpuHoursQuery(GroupBy.TEAM, today, today + timedelta(days=2))
-    found = await store.read(lambda connection: gpu_hours.read_free_gpus(connection, question))
+    request = GpuHoursQuery(GroupBy.TEAM, today, today + timedelta(days=2))
+    found = await store.read(lambda connection: gpu_hours.read_free_gpus(connection, request))
     names = ("total", "free", "unschedulable", "fragmented")
     return {name: round(60 * sum(one[name] for one in found.values()) / PER_HOUR) for name in names}
 
 
 async def total(store: Database, now: datetime) -> GpuTime:
     today = datetime.now(UTC).date()
-    question = GpuHoursQuery(GroupBy.TEAM, today - timedelta(days=2), today + timedelta(days=2))
+    request = GpuHoursQuery(GroupBy.TEAM, today - timedelta(days=2), today + timedelta(days=2))
     found = await store.read(
-        lambda connection: gpu_hours.read_gpu_hours(connection, question, Viewer("", all=True), now)
+        lambda connection: gpu_hours.read_gpu_hours(connection, request, Viewer("", all=True), now)
     )
     return sum(found.values(), start=GpuTime())
 
@@ -99,9 +99,9 @@ async def test_leader_samples_by_itself(harness: ManagerHarness, monkeypatch: py
 async def test_gpu_use_is_sampled_from_prometheus(
     harness: ManagerHarness, prometheus: PrometheusClient, leader: Leader
 ) -> None:
-    question = wants("alice", gpus=2)
+    request = wants("alice", gpus=2)
     store, keeps = leader.repository._database, keeper(leader, prometheus)
-    await leader.run_job(question)
+    await leader.run_job(request)
     await sampled(harness, keeps, harness.clock(), *range(6))
     found = await total(store, leader.service.store.now())
     assert found.measured == pytest.approx(2 * PER_HOUR / 12, rel=0.05), "of both GPUs for five minutes"
@@ -114,17 +114,17 @@ async def test_gpu_use_is_sampled_from_prometheus(
 
 
 async def test_unavailable_prometheus_stops_nothing_else(harness: ManagerHarness) -> None:
-    question = wants("alice", gpus=2)
+    request = wants("alice", gpus=2)
     away = PrometheusClient("http://127.0.0.1:9")
     async with harness.manager() as leader:
-        await leader.run_job(question)
+        await leader.run_job(request)
         await write_past(leader.repository._database, Past("T0 R0 E1", noon=datetime.now(UTC) - timedelta(days=3)))
         await sampled(harness, keeper(leader, away), harness.clock(), 0, 1)
         assert (await read_free(leader.repository._database))["total"] == 8
         left = await leader.repository._database.read(
             lambda connection: list(connection.scalars(select(jobs.c.job).where(jobs.c.folded.is_(False))))
         )
-        assert left == [question.job]
+        assert left == [request.job]
     await away.close()
 
 
@@ -138,9 +138,9 @@ async def test_ended_jobs_are_aggregated_and_old_rows_pruned(leader: Leader, db_
     left = await store.read(lambda connection: list(connection.execute(select(jobs.c.user_name, jobs.c.folded))))
     assert left == [("u1", True)] * 250
     today = now.date()
-    question = GpuHoursQuery(GroupBy.USER, today - timedelta(days=9), today)
+    request = GpuHoursQuery(GroupBy.USER, today - timedelta(days=9), today)
     found = await store.read(
-        lambda connection: gpu_hours.read_gpu_hours(connection, question, Viewer("", all=True), now)
+        lambda connection: gpu_hours.read_gpu_hours(connection, request, Viewer("", all=True), now)
     )
     by_user = {
         user: sum((one for (_, name), one in found.items() if name == user), start=GpuTime()) for user in ("u1", "u3")
@@ -148,6 +148,6 @@ async def test_ended_jobs_are_aggregated_and_old_rows_pruned(leader: Leader, db_
     assert {user: one.allocated for user, one in by_user.items()} == {"u1": 250 * PER_HOUR, "u3": 250 * PER_HOUR}
     await keeper(leader, jobs=2, hours=2).run_once()
     found = await store.read(
-        lambda connection: gpu_hours.read_gpu_hours(connection, question, Viewer("", all=True), now)
+        lambda connection: gpu_hours.read_gpu_hours(connection, request, Viewer("", all=True), now)
     )
     assert {name for _, name in found} == {"u1"}

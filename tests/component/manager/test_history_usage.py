@@ -185,12 +185,12 @@ async def ask_usage(portal: Portal, user: str, job: str, query: str = "") -> tup
 @pytest.fixture
 async def job(portal: Portal) -> str:
     """Alice's job, which has been running for half an hour according to its record."""
-    question, store = await portal.runs(wants("alice", gpus=2, server="train")), portal.served.store
-    await until(lambda: store.records[question.job].job.state is JobState.RUNNING, "it runs")
-    known = store.records[question.job]
+    request, store = await portal.runs(wants("alice", gpus=2, server="train")), portal.served.store
+    await until(lambda: store.records[request.job].job.state is JobState.RUNNING, "it runs")
+    known = store.records[request.job]
     earlier = replace(known, job=replace(known.job, started=datetime.now(UTC) - timedelta(minutes=30)))
     await store.transact(lambda transaction: transaction.write(earlier, EventReason.QUEUED))
-    return question.job
+    return request.job
 
 
 async def test_those_who_may_see_a_job_read_its_usage(portal: Portal, job: str) -> None:
@@ -255,7 +255,7 @@ async def test_page_says_that_there_is_no_prometheus_or_no_answer(portal: Portal
 
 async def test_job_that_has_not_run_has_no_usage(portal: Portal) -> None:
     await portal.runs(wants("holder", gpus=8, server="held"))
-    question = await portal.waits(wants("alice", gpus=2, server="train"))
-    assert "It has not run yet." in (await portal.read("alice", f"jobs/{question.job}/usage")).text
-    status, usage = await ask_usage(portal, "alice", question.job)
+    request = await portal.waits(wants("alice", gpus=2, server="train"))
+    assert "It has not run yet." in (await portal.read("alice", f"jobs/{request.job}/usage")).text
+    status, usage = await ask_usage(portal, "alice", request.job)
     assert (status, usage["times"]) == (200, [])

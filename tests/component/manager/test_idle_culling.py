@@ -63,11 +63,11 @@ async def harness(harness: ManagerHarness, prometheus_url: str) -> AsyncIterator
 
 async def run(harness: ManagerHarness, leader: Leader, user: str, gpus: int = 2, **more: Any) -> AdmissionRequest:
     """A running job that has just been used."""
-    question = wants(user, gpus, **more)
-    await leader.run_job(question)
+    request = wants(user, gpus, **more)
+    await leader.run_job(request)
     harness.hub.servers = {*(harness.hub.servers or ()), (user, "")}
     harness.hub.used[user, ""] = harness.clock()
-    return question
+    return request
 
 
 def culler(leader: Leader) -> Culler:
@@ -81,21 +81,21 @@ async def after(harness: ManagerHarness, leader: Leader, seconds: float) -> None
     await culler(leader).evaluate_all()
 
 
-def warning(leader: Leader, question: AdmissionRequest) -> str | None:
+def warning(leader: Leader, request: AdmissionRequest) -> str | None:
     """The text of the notice about idleness."""
-    notice = culler(leader).evidence.store.notices.pending((question.job, NoticeKind.IDLE))
+    notice = culler(leader).evidence.store.notices.pending((request.job, NoticeKind.IDLE))
     return notice.text if notice else None
 
 
-def cause(leader: Leader, question: AdmissionRequest) -> str:
+def cause(leader: Leader, request: AdmissionRequest) -> str:
     """Of that notice."""
-    notice = culler(leader).evidence.store.notices.pending((question.job, NoticeKind.IDLE))
+    notice = culler(leader).evidence.store.notices.pending((request.job, NoticeKind.IDLE))
     return notice.cause if notice else ""
 
 
-def keep_reason(leader: Leader, question: AdmissionRequest) -> Cause | None:
+def keep_reason(leader: Leader, request: AdmissionRequest) -> Cause | None:
     report = culler(leader).report
-    found = [one.decision for one in (report.judged if report else ()) if one.job.id == question.job]
+    found = [one.decision for one in (report.judged if report else ()) if one.job.id == request.job]
     return found[0].why if found and isinstance(found[0], KeepJob) else None
 
 
@@ -232,16 +232,16 @@ async def run_with_logs(
     harness: ManagerHarness, leader: Leader, user: str, template: str, log_dir: str
 ) -> AdmissionRequest:
     """A running job without GPUs, whose logs are there."""
-    question = wants(user, 0, server=template, template=template)
-    assert (await leader.ask(question)).decision == "admit"
+    request = wants(user, 0, server=template, template=template)
+    assert (await leader.ask(request)).decision == "admit"
     told = {"user": user, "server": template, "team": "default", "log-dir": log_dir}
     annotations = {f"dlspawner.dev/{name}": value for name, value in told.items()}
-    annotations[naming.NONCE_ANNOTATION] = question.nonce
-    pod = await harness.make_pod(question, name=f"jupyter-{user}--{template}", annotations=annotations)
+    annotations[naming.NONCE_ANNOTATION] = request.nonce
+    pod = await harness.make_pod(request, name=f"jupyter-{user}--{template}", annotations=annotations)
     await harness.bind(pod)
-    await leader.until_state(question, JobState.RUNNING)
+    await leader.until_state(request, JobState.RUNNING)
     harness.hub.servers = {*(harness.hub.servers or ()), (user, template)}
-    return question
+    return request
 
 
 async def test_board_is_used_while_a_job_of_its_user_writes_the_logs_that_it_shows(harness: ManagerHarness) -> None:

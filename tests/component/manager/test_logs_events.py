@@ -46,18 +46,18 @@ def test_event_has_a_sentence(told: dict[str, Any], sentence: str | None) -> Non
 
 
 async def test_events_of_a_pod_are_stored_once(printing_harness: PrintingHarness) -> None:
-    question = job()
+    request = job()
     async with printing_harness.manager() as leader:
 
         async def kept() -> list[PodEventMessage]:
             return await leader.repository.read(
-                lambda connection: pod_event_rows.read_pod_events(connection, question.job)
+                lambda connection: pod_event_rows.read_pod_events(connection, request.job)
             )
 
         async def has(words: str) -> bool:
             return any(words in one.sentence for one in await kept())
 
-        pod = await printing_harness.start(leader, question, "exit 3")
+        pod = await printing_harness.start(leader, request, "exit 3")
         about = {key: pod["metadata"][key] for key in ("name", "namespace", "uid")}
         told = {"apiVersion": "v1", "kind": "Event", "type": "Warning", **event("FailedMount", count=3)}
         told["metadata"] = {"name": "mount", "namespace": NAMESPACE}

@@ -80,13 +80,13 @@ async def test_wait_is_from_submit_to_admission(harness: ManagerHarness, leader:
 async def test_stops_are_counted(
     harness: ManagerHarness, leader: Leader, reason: EventReason, name: str, labels: dict[str, str]
 ) -> None:
-    question = wants(gpus=1)
-    await leader.ask(question)
-    await harness.bind(await harness.make_pod(question))
-    await until(lambda: leader.state(question) is JobState.RUNNING, "it runs")
+    request = wants(gpus=1)
+    await leader.ask(request)
+    await harness.bind(await harness.make_pod(request))
+    await until(lambda: leader.state(request) is JobState.RUNNING, "it runs")
     assert value(leader, "dlspawner_gpus_held", team="default", gpu_type="gpu") == 1
     assert value(leader, name, **labels) == 0, "series exist from the beginning"
-    await leader.service.store.transact(lambda transaction: lifecycle.stop(transaction, question.job, reason, "Why."))
+    await leader.service.store.transact(lambda transaction: lifecycle.stop(transaction, request.job, reason, "Why."))
     assert value(leader, name, **labels) == 1
 
 

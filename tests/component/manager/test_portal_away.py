@@ -131,8 +131,8 @@ async def test_page_opened_while_the_hub_is_away_is_complete(portal: Portal) -> 
 
 
 async def test_times_in_sentences_are_those_of_the_readers_time_zone(portal: Portal) -> None:
-    question = await portal.runs(wants("alice"))
-    job, at = portal.served.store.records[question.job].job, portal.harness.clock() + timedelta(minutes=30)
+    request = await portal.runs(wants("alice"))
+    job, at = portal.served.store.records[request.job].job, portal.harness.clock() + timedelta(minutes=30)
     text = "A node is closed {when}."
     await portal.served.store.transact(
         lambda transaction: post(transaction, job, NoticeKind.QUOTA_LOWERED, text, until=at)

@@ -213,8 +213,8 @@ async def waits_in_every_state(portal: Portal) -> None:
     leader = portal.served.leader
     give_back = await leader.hold_all_gpus()
     never, weary = wants("somebody-2", server="never", team="team-6"), wants("root-admin", server="weary")
-    for question in (never, weary):
-        await portal.waits(question)
+    for request in (never, weary):
+        await portal.waits(request)
     less = MANY_TEAMS.replace("quota: {gpu: 1}, borrow_limit: 6", "quota: {gpu: 0}, borrow_limit: 0")
     (portal.harness.folder / "teams.yaml").write_text(less)
     looks = portal.served.leader.admission.explainer  # type: ignore[union-attr]

@@ -55,10 +55,10 @@ async def first(events: AsyncIterator[dict[str, Any]], part: str) -> Any:
 
 async def test_owner_and_admin_receive_the_job_and_others_that_the_queue_has_changed(portal: Portal) -> None:
     async with streaming(portal, "alice") as alice, streaming(portal, "vera") as vera, streaming(portal, "bob") as bob:
-        question = await portal.runs(wants("alice", server="train"))
+        request = await portal.runs(wants("alice", server="train"))
         (mine,) = await first(alice, "jobs")
-        assert (mine["id"], mine["user"], mine["server"]) == (question.job, "alice", "train")
-        assert (await first(vera, "jobs"))[0]["id"] == question.job
+        assert (mine["id"], mine["user"], mine["server"]) == (request.job, "alice", "train")
+        assert (await first(vera, "jobs"))[0]["id"] == request.job
         async with asyncio.timeout(20):
             event = await anext(bob)
         assert event == {"queue": True, "cluster": True}
@@ -140,7 +140,7 @@ async def test_open_page_follows_and_announces_changes(portal: Portal, monkeypat
         async with page.expect_response("**/api/events", timeout=90_000):
             await page.goto(f"{portal.real_hub.jobs}/")
         await expect(page.get_by_text("No jobs yet.")).to_be_visible()
-        question = await portal.waits(wants("alice", server="train"))
+        request = await portal.waits(wants("alice", server="train"))
         portal.knows("alice", "train")
         await expect(page.get_by_text("Number 1 in the queue.")).to_be_visible()
         await expect(page.locator("#said")).to_have_text("train: queued, number 1")
@@ -151,5 +151,5 @@ async def test_open_page_follows_and_announces_changes(portal: Portal, monkeypat
         await expect(page.get_by_role("button", name="Cancel: train")).to_be_focused()
         await page.keyboard.press("Enter")
         await expect(page.get_by_role("status").first).to_contain_text("train has ended")
-        assert question.job not in portal.served.store.records
+        assert request.job not in portal.served.store.records
         assert second.job in portal.served.store.records

@@ -79,7 +79,7 @@ FAILED = {"name": "notebook", "state": {"terminated": {**ENDED, "message": "Valu
 async def test_an_end_has_one_reason_on_every_page_and_for_the_hub_whichever_sees_it_first(  # noqa: PLR0917 - a table
     portal: Portal, first: str, status: dict[str, Any], deleted: bool, reason: str, sentence: str
 ) -> None:
-    question, name = await portal.runs(wants("alice", server="train")), "jupyter-alice--train"
+    request, name = await portal.runs(wants("alice", server="train")), "jupyter-alice--train"
     hub = ManagerClient(portal.served.url, derive_hub_token(portal.real_hub.tokens["manager"]), log)
     pod = (await portal.harness.pods())[name]
     judged = pod_status.evaluate(merge_patch(pod, {"status": status, **({"metadata": DELETED} if deleted else {})}))
@@ -88,7 +88,7 @@ async def test_an_end_has_one_reason_on_every_page_and_for_the_hub_whichever_see
 
     async def hub_sees() -> None:
         if not deleted:
-            await hub.job_ended(question.job, "alice", text.without_last_words(judged.reason))
+            await hub.job_ended(request.job, "alice", text.without_last_words(judged.reason))
 
     if first == "Hub":
         await hub_sees()
@@ -100,35 +100,35 @@ async def test_an_end_has_one_reason_on_every_page_and_for_the_hub_whichever_see
     if first == "Manager":
         await hub_sees()
     await portal.harness.delete(pod, grace=0)
-    await until_ended(portal.served.leader, question)
+    await until_ended(portal.served.leader, request)
     portal.hub.over.add(("alice", "train"))
-    assert (await portal.served.leader.reasons(question))[-1] == reason
-    assert await hub.stop_reason(question.job) == text.without_last_words(judged.reason)
-    for page in ("", "all", "api/jobs", f"jobs/{question.job}", f"api/jobs/{question.job}"):
+    assert (await portal.served.leader.reasons(request))[-1] == reason
+    assert await hub.stop_reason(request.job) == text.without_last_words(judged.reason)
+    for page in ("", "all", "api/jobs", f"jobs/{request.job}", f"api/jobs/{request.job}"):
         answer = await portal.read("alice", page)
         assert sentence in answer.text + answer.body, page
 
 
 async def test_reason_for_which_the_hub_gives_a_start_up_is_on_every_page(portal: Portal) -> None:
     """A pod tells nothing of an image that does not exist, or of a container that its node has started again."""
-    question, why = await portal.runs(wants("alice", server="train")), "The image x does not exist: check its name."
+    request, why = await portal.runs(wants("alice", server="train")), "The image x does not exist: check its name."
     hub = ManagerClient(portal.served.url, derive_hub_token(portal.real_hub.tokens["manager"]), log)
-    await hub.job_ended(question.job, "bob", "It is not theirs.")
-    await hub.job_ended(question.job, "alice", why)
+    await hub.job_ended(request.job, "bob", "It is not theirs.")
+    await hub.job_ended(request.job, "alice", why)
     await portal.harness.delete((await portal.harness.pods())["jupyter-alice--train"], grace=0)
-    await until_ended(portal.served.leader, question)
+    await until_ended(portal.served.leader, request)
     portal.hub.over.add(("alice", "train"))
-    assert (await portal.served.leader.reasons(question))[-1] == "failed"
-    for page in ("", f"jobs/{question.job}", f"api/jobs/{question.job}"):
+    assert (await portal.served.leader.reasons(request))[-1] == "failed"
+    for page in ("", f"jobs/{request.job}", f"api/jobs/{request.job}"):
         answer = await portal.read("alice", page)
         assert why in answer.text + answer.body, page
     home = await portal.read("alice")
-    assert all(f'href="/services/jobs/jobs/{question.job}{page}"' in home.body for page in ("", "/log"))
+    assert all(f'href="/services/jobs/jobs/{request.job}{page}"' in home.body for page in ("", "/log"))
 
 
 async def test_starting_job_has_the_latest_event_of_its_pod(portal: Portal) -> None:
-    question, name = wants("alice", server="train"), "jupyter-alice--train"
-    assert (await portal.served.leader.ask(question)).decision == "admit"
+    request, name = wants("alice", server="train"), "jupyter-alice--train"
+    assert (await portal.served.leader.ask(request)).decision == "admit"
     portal.knows("alice", "train")
     portal.hub.pending.add(("alice", "train"))
 
@@ -136,7 +136,7 @@ async def test_starting_job_has_the_latest_event_of_its_pod(portal: Portal) -> N
         """It is not ready meanwhile."""
 
     portal.hub.starts = starts
-    page, detail = f"jobs/{question.job}", f"api/jobs/{question.job}"
+    page, detail = f"jobs/{request.job}", f"api/jobs/{request.job}"
     # Its page lists all that has happened below: the sentence stands beside its state.
     told = {"": "{}", page: '<span class="name">{}</span>', "api/jobs": '"{}"', detail: '"{}"'}
     pages = [("alice", path) for path in told] + [("vera", path) for path in told if path]
@@ -145,7 +145,7 @@ async def test_starting_job_has_the_latest_event_of_its_pod(portal: Portal) -> N
         return all([told[path].format(sentence) in (await portal.read(user, path)).body for user, path in pages])
 
     assert await everybody_reads("Starting.")
-    pod = await portal.harness.make_pod(question, name=name)
+    pod = await portal.harness.make_pod(request, name=name)
     await happens(portal, pod, "Pulling", 'Pulling image "registry.example/lab"')
     await until(lambda: everybody_reads("Its image is being fetched."), "the event is told")
     for path, words in told.items():  # who may not read the log
@@ -154,15 +154,15 @@ async def test_starting_job_has_the_latest_event_of_its_pod(portal: Portal) -> N
     await happens(portal, pod, "BackOff", 'Back-off pulling image "registry.example/lab"')
     await until(lambda: everybody_reads(BACK_OFF), "the next one is")
     repository = portal.served.leader.repository
-    assert await repository.latest_pod_events(["j-222222222222", question.job]) == {question.job: BACK_OFF}
+    assert await repository.latest_pod_events(["j-222222222222", request.job]) == {request.job: BACK_OFF}
 
     def waits_again(transaction: Transaction) -> None:
-        record = transaction.record(question.job)
+        record = transaction.record(request.job)
         assert record is not None
         lifecycle.requeue(transaction, record, EventReason.START_TIMEOUT)
 
     await portal.served.store.transact(waits_again)
-    assert await repository.latest_pod_events([question.job]) == {}, "of an earlier start"
+    assert await repository.latest_pod_events([request.job]) == {}, "of an earlier start"
 
 
 async def happens(portal: Portal, pod: dict[str, Any], reason: str, message: str) -> None:
@@ -219,25 +219,25 @@ async def test_name_of_a_new_job_leads_to_the_form_or_is_refused(portal: Portal,
 
 
 async def test_only_the_owner_keeps_a_job_alive(portal: Portal) -> None:
-    question = await portal.runs(wants("alice", server="train"))
+    request = await portal.runs(wants("alice", server="train"))
     culler = portal.served.leader.culler
     assert culler is not None
-    early = await portal.read("alice", f"api/jobs/{question.job}/keep-alive", "POST")
+    early = await portal.read("alice", f"api/jobs/{request.job}/keep-alive", "POST")
     assert (early.status, early.headers["Retry-After"]) == (503, "5"), "before the first evaluation"
     await culler.evaluate_all()
-    kept = await portal.read("alice", f"jobs/{question.job}/keep", "POST")
+    kept = await portal.read("alice", f"jobs/{request.job}/keep", "POST")
     assert (kept.status, "Nothing stops this job for being unused now." in kept.text) == (200, True)
-    assert (await portal.read("vera", f"jobs/{question.job}/keep", "POST")).status == 403
+    assert (await portal.read("vera", f"jobs/{request.job}/keep", "POST")).status == 403
 
 
 async def ended(portal: Portal, gpus: int) -> AdmissionRequest:
     """A job of alice's server train that was cancelled, whose options the Hub has kept."""
-    question = await portal.waits(wants("alice", gpus=gpus, server="train"))
+    request = await portal.waits(wants("alice", gpus=gpus, server="train"))
     portal.knows("alice", "train")
     portal.hub.kept["alice", "train"] = {"template": "tiny", "gpus": gpus}
     portal.hub.over.add(("alice", "train"))
-    assert (await portal.read("alice", f"jobs/{question.job}/stop", "POST")).status == 303
-    return question
+    assert (await portal.read("alice", f"jobs/{request.job}/stop", "POST")).status == 303
+    return request
 
 
 async def test_job_starts_again_with_its_own_options(portal: Portal) -> None:
@@ -262,10 +262,10 @@ async def test_stopped_server_is_removed_from_the_list(portal: Portal) -> None:
 
 async def test_job_without_known_options_does_not_start_again(portal: Portal) -> None:
     await portal.runs(wants("bob", gpus=8))
-    question = await portal.waits(wants("alice", server="train", options=""))
+    request = await portal.waits(wants("alice", server="train", options=""))
     portal.knows("alice", "train")
-    assert (await portal.read("alice", f"jobs/{question.job}/stop", "POST")).status == 303
-    answer = await portal.read("alice", "start", "POST", {"server": "train", "job": question.job})
+    assert (await portal.read("alice", f"jobs/{request.job}/stop", "POST")).status == 303
+    answer = await portal.read("alice", "start", "POST", {"server": "train", "job": request.job})
     assert (answer.status, "are not known" in answer.text) == (409, True)
 
 
@@ -311,21 +311,21 @@ async def test_list_and_page_of_a_job_have_the_same_links(portal: Portal, has_ss
     object.__setattr__(portal.served.manager, "ssh_target", read_target("gate:2222"))
     offer_tensorboards(portal)
     offer_ports(portal)
-    question = wants("alice", server="train")
+    request = wants("alice", server="train")
     annotations = {"user": "alice", "server": "train", "team": "default", "log-dir": "logs"}
     annotations |= {"ssh-host-key": "ssh-ed25519 x"} if has_ssh else {}
-    await portal.runs(question, annotations={f"dlspawner.dev/{name}": value for name, value in annotations.items()})
+    await portal.runs(request, annotations={f"dlspawner.dev/{name}": value for name, value in annotations.items()})
     ssh = ('data-copy="ssh -p 2222 alice+train@gate"', 'href="vscode://vscode-remote/ssh-remote+train.dl')
     command = "ssh -p 2222 -L 6006:localhost:6006 alice+train@gate"
     forward = f"board, http: at http://localhost:6006/ on your machine, while this runs there {command} Copy"
-    for path in ("", f"jobs/{question.job}"):
+    for path in ("", f"jobs/{request.job}"):
         page = await portal.read("alice", path)
         assert 'aria-label="Open: train"' in page.body
         assert 'action="/services/jobs/tensorboard"' in page.body
         assert [link in page.body for link in (*ssh, f'data-copy="{command}"')] == [has_ssh] * 3
         text = page.text.replace(" ,", ",")
         assert (forward if has_ssh else "board, http: port 6006, for other pods of the cluster") in text
-    page = await portal.read("vera", f"jobs/{question.job}")
+    page = await portal.read("vera", f"jobs/{request.job}")
     assert ('data-copy="' in page.body, "6006" in page.text) == (False, False), "she sees the job and may not enter it"
 
 
@@ -337,14 +337,14 @@ async def test_stop_of_running_job(portal: Portal, monkeypatch: pytest.MonkeyPat
         return False
 
     monkeypatch.setattr(portal.hub, "stop_server", stop_server)
-    question = await portal.runs(wants("alice", server="train"))
-    answer = await portal.read("alice", f"jobs/{question.job}/stop", "POST")
-    assert (answer.status, answer.location) == (303, f"/services/jobs/?stopped={question.job}")
-    assert portal.served.store.records[question.job].job.state is JobState.STOPPING
+    request = await portal.runs(wants("alice", server="train"))
+    answer = await portal.read("alice", f"jobs/{request.job}/stop", "POST")
+    assert (answer.status, answer.location) == (303, f"/services/jobs/?stopped={request.job}")
+    assert portal.served.store.records[request.job].job.state is JobState.STOPPING
     await until(lambda: set(stopped) == {("alice", "train")}, "the Hub is asked")
     page = await portal.read("alice", answer.location.removeprefix("/services/jobs/"))
     assert "train is being stopped. Its files are kept." in page.text
-    assert "train of alice is being stopped." in (await portal.read("vera", f"?stopped={question.job}")).text
+    assert "train of alice is being stopped." in (await portal.read("vera", f"?stopped={request.job}")).text
 
 
 @pytest.mark.parametrize(
@@ -358,29 +358,29 @@ async def test_stop_of_running_job(portal: Portal, monkeypatch: pytest.MonkeyPat
     ids=["its owner", "a team admin", "on the Hub", "kubectl"],
 )
 async def test_end_of_a_stopped_job_names_who_stopped_it(portal: Portal, user: str, sentence: str) -> None:
-    question = await portal.runs(wants("alice", server="train"))
+    request = await portal.runs(wants("alice", server="train"))
     if user == "the Hub":
         hub = ManagerClient(portal.served.url, derive_hub_token(portal.real_hub.tokens["manager"]), log)
-        await hub.start_interrupted("alice", "train", question.job)
+        await hub.start_interrupted("alice", "train", request.job)
     elif user:
-        assert (await portal.read(user, f"jobs/{question.job}/stop", "POST")).status == 303
+        assert (await portal.read(user, f"jobs/{request.job}/stop", "POST")).status == 303
         assert sentence in (await portal.read("alice")).text
     pod = (await portal.harness.pods())["jupyter-alice--train"]
     await portal.harness.delete(pod)
     await portal.harness.finish("jupyter-alice--train", 0, "Completed", "2040-01-01T00:00:00Z")  # after its deletion
     await portal.harness.delete(pod, grace=0)
-    await until_ended(portal.served.leader, question)
-    page = await portal.read("alice", f"jobs/{question.job}")
+    await until_ended(portal.served.leader, request)
+    page = await portal.read("alice", f"jobs/{request.job}")
     assert sentence in page.text
     assert "The job has finished" not in page.text
 
 
 async def test_stop_of_a_queued_job_cancels_it(portal: Portal) -> None:
     await portal.runs(wants("bob", gpus=8))
-    question = await portal.waits(wants("alice", server="train"))
+    request = await portal.waits(wants("alice", server="train"))
     portal.knows("alice", "train")
-    answer = await portal.read("alice", f"jobs/{question.job}/stop", "POST")
-    assert question.job not in portal.served.store.records
+    answer = await portal.read("alice", f"jobs/{request.job}/stop", "POST")
+    assert request.job not in portal.served.store.records
     page = await portal.read("alice", answer.location.removeprefix("/services/jobs/"))
     assert "train has ended. Its files are kept." in page.text
 
@@ -424,14 +424,14 @@ async def test_card_of_a_notebook_has_a_terminal_and_shows_how_busy_its_gpus_are
     ssh = Endpoint("ssh", 2222, EndpointProtocol.SSH)
     notebook = replace(template, command=("jupyterhub-singleuser",), endpoints=(ssh,))
     leader.settings = replace(leader.settings, templates=(notebook,))
-    question = await portal.runs(wants("alice", server="train"))
+    request = await portal.runs(wants("alice", server="train"))
     page = await portal.read("alice")
     assert re.search(r'href="\S*/user/alice/train/lab\?terminal" aria-label="Terminal: train"', page.body)
     assert "GPU utilisation" not in page.body
     assert leader.culler is not None
-    job, now = portal.served.store.records[question.job].job, portal.harness.clock()
+    job, now = portal.served.store.records[request.job].job, portal.harness.clock()
     samples = tuple((now + timedelta(microseconds=at), percent) for at, percent in ((0, 0.0), (1, 80.0), (1, 80.0)))
-    for _ in range(2):  # questions to Prometheus overlap
+    for _ in range(2):  # requests to Prometheus overlap
         found = {"GPU-1": JobMetrics(samples)}
         leader.culler.evidence.activities.report_gpus(job, 1, found, leader.settings.cluster.culling)
     page = await portal.read("alice")

@@ -150,11 +150,11 @@ async def test_refusal_of_a_restart_is_the_same_by_page_and_rest(portal: Portal)
 async def ended_of_alice(portal: Portal) -> str:
     """An ended job of a server whose options the Hub has kept; no GPU is free."""
     await portal.runs(wants("holder", gpus=8))
-    question = await portal.waits(wants("alice", gpus=1, server="train"))
-    await portal.read("alice", f"jobs/{question.job}/stop", "POST")
+    request = await portal.waits(wants("alice", gpus=1, server="train"))
+    await portal.read("alice", f"jobs/{request.job}/stop", "POST")
     portal.hub.kept["alice", "train"] = {"template": "tiny", "gpus": 1}
     portal.knows("alice", "train")
-    return question.job
+    return request.job
 
 
 async def fails(problem: Exception) -> None:
@@ -226,15 +226,15 @@ async def test_queue_shows_owner_and_reason_to_those_who_may_see_the_job(portal:
 
 
 async def test_page_of_a_job(portal: Portal) -> None:
-    question = await portal.runs(wants("alice", gpus=2, server="train"))
-    page = await portal.read("alice", f"jobs/{question.job}")
+    request = await portal.runs(wants("alice", gpus=2, server="train"))
+    page = await portal.read("alice", f"jobs/{request.job}")
     assert "Template Tiny Owner alice Team Everybody GPUs 2 GPUs of type gpu" in page.text
     assert "CPU and memory 0.05 CPU cores, 64 MiB memory Priority" in page.text
     assert "Nodes gpu-1" in page.text
     assert page.text.index("UTC Running") < page.text.index("Pod created") < page.text.index("Admitted")
-    assert "alice / train" in (await portal.read("vera", f"jobs/{question.job}")).text
+    assert "alice / train" in (await portal.read("vera", f"jobs/{request.job}")).text
     for user in ("bob", "lars"):
-        foreign, missing = [await portal.read(user, f"jobs/{one}") for one in (question.job, f"j-{'a' * 12}")]
+        foreign, missing = [await portal.read(user, f"jobs/{one}") for one in (request.job, f"j-{'a' * 12}")]
         assert (foreign.status, foreign.text) == (404, missing.text)
 
 

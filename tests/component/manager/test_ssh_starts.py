@@ -101,10 +101,10 @@ async def test_setting_is_changed_on_the_page(portal: Portal) -> None:
 
 async def test_job_that_has_just_ended_is_not_started_again(portal: Portal) -> None:
     await allow_starts(portal)
-    question = await portal.runs(wants("alice", server="train"))
+    request = await portal.runs(wants("alice", server="train"))
     assert (await logs_in(portal))[1]["state"] == "running"
     await portal.harness.delete({"metadata": {"name": "jupyter-alice--train"}}, grace=0)
-    await until(lambda: question.job not in portal.served.store.records, "it has ended")
+    await until(lambda: request.job not in portal.served.store.records, "it has ended")
     await portal.served.leader.settled()
     portal.hub.over = {("alice", "train")}
     status, found = await logs_in(portal)

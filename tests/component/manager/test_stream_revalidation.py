@@ -118,11 +118,11 @@ async def test_a_log_is_followed_no_longer_than_it_may_be_read(real_hub: RealHub
         (tmp_path / "teams.yaml").write_text(TEAMS)
         harness.hub.servers = {("alice", "")}
         async with serving(harness, real_hub) as served:
-            portal, question = forgetful(Portal(harness, served, real_hub)), job("alice")
-            await harness.start(served.leader, question, f"echo done; {WAITS}")
-            await shown(served.leader, question, "done")
+            portal, request = forgetful(Portal(harness, served, real_hub)), job("alice")
+            await harness.start(served.leader, request, f"echo done; {WAITS}")
+            await shown(served.leader, request, "done")
             badge = await asyncio.to_thread(Badge, real_hub, "vera")
-            async with reading(portal, badge.token, f"jobs/{question.job}/log?follow=true") as stream:
+            async with reading(portal, badge.token, f"jobs/{request.job}/log?follow=true") as stream:
                 assert await stream.readline() == b"done\n"
                 if taken == "token":
                     await asyncio.to_thread(badge.take_back)

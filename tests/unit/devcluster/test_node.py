@@ -1,6 +1,5 @@
 """The decisions of the node that need no process: tables."""
 
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from dlspawner.devcluster.node.machine import devices, quantities
 from dlspawner.devcluster.node.machine.addresses import Block
 from dlspawner.devcluster.node.machine.provision import is_ours
 from dlspawner.devcluster.node.status import Run
-from dlspawner.devcluster.node.streaming.logs import KEPT_FILES, ROTATE_BYTES, LogFile, Query, read
 
 NOW = "2026-01-01T00:00:00Z"
 
@@ -138,17 +136,3 @@ def test_two_clusters_never_share_an_address(tmp_path: Path) -> None:
 )
 def test_claims_of_other_provisioners_are_left_alone(spec: dict[str, Any], ours: bool) -> None:
     assert is_ours({"metadata": {"name": "c"}, "spec": spec}) is ours
-
-
-async def test_log_is_bounded_and_long_lines_are_whole_when_read(tmp_path: Path) -> None:
-    log = LogFile(tmp_path / "0.log")
-    line = b"x" * 100_000 + b"\n"
-    for _ in range(ROTATE_BYTES // len(line) * (KEPT_FILES + 1)):
-        log.write("stdout", line)
-    log.write("stderr", b"last")
-    log.close()
-    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= KEPT_FILES * ROTATE_BYTES
-    text = b"".join([chunk async for chunk in read(tmp_path / "0.log", None, Query())])
-    assert text.endswith(line + b"last\n")
-    future = Query(since=datetime(2999, 1, 1, tzinfo=UTC))
-    assert [chunk async for chunk in read(tmp_path / "0.log", None, future)] == []

@@ -220,14 +220,14 @@ class ManagerClient:
         answer = await self._call("PUT", f"/api/internal/jobs/{job}/admission", question, ADMISSION_SECONDS)
         return answer.read(lambda found: _admission(found, answer.sent))
 
-    async def release_reservation(self, job: str, user: str, *, passes: bool, why: str) -> None:
-        """The pod of this job was not made and will not be, for its user ``why``; ``passes``: it could be soon."""
-        body = {"user": user, "passes": passes, "why": why}
+    async def release_reservation(self, job: str, user: str, *, temporary: bool, why: str) -> None:
+        """Reports that no pod of this job will be created; see `manager_link.ManagerLink.release_reservation`."""
+        body = {"user": user, "temporary": temporary, "why": why}
         await self._call("POST", f"/api/internal/jobs/{job}/released", body, RELEASE_SECONDS)
 
     async def job_ended(self, job: str, user: str, why: str) -> None:
         """The pod of this job is about to be deleted, because the job has ended or its start is given up."""
-        body = {"user": user, "passes": False, "why": why, "made": True}
+        body = {"user": user, "temporary": False, "why": why, "made": True}
         await self._call("POST", f"/api/internal/jobs/{job}/released", body, RELEASE_SECONDS)
 
     async def leave_in_cluster(self, job: str, user: str) -> str | None:

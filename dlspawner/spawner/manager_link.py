@@ -162,19 +162,19 @@ class ManagerLink:
             raise waits(found.sentences, found.reason)
         raise StartRefused(*found.sentences, reason=found.reason, status=403)
 
-    async def release_reservation(self, job: str, user: str, *, passes: bool, why: str) -> None:
-        """The pod of this job was not made and will not be, for its person ``why``; ``passes``: it could be soon.
+    async def release_reservation(self, job: str, user: str, *, temporary: bool, why: str) -> None:
+        """Reports that no pod of this job will be created, with ``why`` for its user; ``temporary``: a later start may succeed.
 
         Never fails: what is not reported expires.
         """
-        await self._or_none(self._client.release_reservation(job, user, passes=passes, why=why))
+        await self._or_none(self._client.release_reservation(job, user, temporary=temporary, why=why))
 
     async def leave_in_cluster(self, job: str, user: str) -> str | None:
-        """Why the pods of this job wait in the cluster, once the Manager starts the server when they have nodes."""
+        """Lets the pods of this job wait in the cluster; returns why, or None if the Manager does not wait for them."""
         return await self._or_none(self._client.leave_in_cluster(job, user))
 
     async def job_ended(self, job: str, user: str, why: str) -> None:
-        """The pod of this job is about to be deleted, for its person ``why``. Never fails: the pod tells most of it."""
+        """Reports that the pod of this job is about to be deleted, with ``why`` for its user. Never fails."""
         await self._or_none(self._client.job_ended(job, user, why))
 
     async def start_interrupted(

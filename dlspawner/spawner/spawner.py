@@ -496,8 +496,8 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
                 return await self._create_with_claim(manifest, min(until, admitted.until - _REPORT_SECONDS))
         except StartRefused as refused:
             if not refused.outcome_unknown:
-                passes = isinstance(refused, GaveUp)
-                await self._manager.release_reservation(job.id, job.user, passes=passes, why=refused.message)
+                temporary = isinstance(refused, GaveUp)
+                await self._manager.release_reservation(job.id, job.user, temporary=temporary, why=refused.message)
             raise
 
     async def _until_running(self, created: PodDict) -> None:

@@ -141,7 +141,7 @@ class AdmissionService:
                 log.warning("job=%s the engine's objects cannot be made: %s", request.job, problem)
                 title = self.store.cluster_state.cluster.scheduler.title
                 sentence = EngineSays.NOT_STARTED.sentence(title)
-                await self.release_reservation(request.job, request.user, passes=True, why=sentence)
+                await self.release_reservation(request.job, request.user, temporary=True, why=sentence)
                 return _logged(request, AdmissionResponse("refuse", Reason.ENGINE.value, (sentence,)))
         if response.decision != "wait" or waits is None:
             return response
@@ -185,8 +185,8 @@ class AdmissionService:
         started = (store.records[one.id] for one in store.on(user, server) if one.state is JobState.STARTING)
         return store.pending_job(user, server) or next(started, None)
 
-    async def release_reservation(self, job: str, user: str, *, passes: bool = False, why: str = "") -> None:
-        """Releases a reservation if the Hub has not created its pod and will not; ``passes``: the cause is temporary.
+    async def release_reservation(self, job: str, user: str, *, temporary: bool = False, why: str = "") -> None:
+        """Releases a reservation if the Hub has not created its pod and will not; ``temporary``: the cause will pass.
 
         A job that was queued before is requeued then.
         """
@@ -196,7 +196,7 @@ class AdmissionService:
             if record is None or not record.reserved or record.awaiting_start or record.job.user != user:
                 return
             waits_again = (
-                passes and 0 < record.start_attempts < MAX_START_ATTEMPTS and record.job.state is JobState.STARTING
+                temporary and 0 < record.start_attempts < MAX_START_ATTEMPTS and record.job.state is JobState.STARTING
             )
             if waits_again:
                 self._queue.backoff(job, transaction.now + timedelta(seconds=5))

@@ -83,6 +83,7 @@ class Culler:
     _dry: frozenset[tuple[str, Cause]] = frozenset()
     _idle: dict[str, datetime] = field(default_factory=dict)  # since when, by job, as written down
     _one_round: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _one_save: asyncio.Lock = field(default_factory=asyncio.Lock)  # an older state never replaces a newer one
 
     async def load(self) -> None:
         self.evidence.activities.facts = await self.repository.read(read_activities)
@@ -243,8 +244,10 @@ class Culler:
 
     async def _save(self) -> None:
         activities = self.evidence.activities
-        changed = frozenset(activities.changed)
-        if changed:
+        async with self._one_save:
+            changed = frozenset(activities.changed)
+            if not changed:
+                return
             activities.changed.clear()
             try:
                 facts = {job: activities.of(job) for job in changed}

@@ -221,7 +221,7 @@ class JobRepository:
         return await self._database.write(change)
 
     async def write_as_leader(self, term: int, change: Callable[[Connection], T]) -> T:
-        """Another change of the Manager that acts; NotLeader when a later term has begun."""
+        """Makes a change in a transaction of the leader; raises NotLeader if a later term has begun."""
 
         def checked(connection: Connection) -> T:
             _check(connection, term)

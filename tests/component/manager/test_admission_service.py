@@ -166,7 +166,7 @@ async def test_ports_of_the_host_are_one_jobs_until_its_pods_are_gone(harness: M
         await until(lambda: leader.is_due(second), "the first that waits is scheduled")
         assert (await leader.ask(second)).ports == ((20000, 20001, 20002),)
         assert await leader.stop(second.job, EventReason.PREEMPTED) is False, "its pod is not there yet"
-        await leader.service.release_reservation(second.job, "bob", passes=True)
+        await leader.service.release_reservation(second.job, "bob", temporary=True)
         await until(lambda: leader.is_due(third), "a job that waits again gives its ports back")
         assert leader.record(second).job.ports == ()
 

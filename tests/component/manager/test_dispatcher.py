@@ -35,7 +35,7 @@ async def test_hub_that_is_away_for_long_costs_no_place(harness: ManagerHarness,
     leader.hub_starts(waits)
     await until(lambda: leader.started(waits), "the Hub is back")
     assert leader.record(waits).job.submitted == submitted
-    await leader.service.release_reservation(waits.job, "alice", passes=True)
+    await leader.service.release_reservation(waits.job, "alice", temporary=True)
     assert leader.state(waits) is JobState.QUEUED, "this is the first start that has failed"
 
 
@@ -214,7 +214,7 @@ async def test_start_that_kubernetes_could_not_make_just_now_is_queued_again(lea
     passes, fails = wants(), wants("bob")
     await leader.queue_and_release(passes, fails)
     await until(lambda: leader.started(passes, fails), "both may start")
-    await leader.service.release_reservation(passes.job, "alice", passes=True)
+    await leader.service.release_reservation(passes.job, "alice", temporary=True)
     await leader.service.release_reservation(fails.job, "bob")
     assert leader.state(passes) is JobState.QUEUED
     assert leader.state(fails) is JobState.ENDED

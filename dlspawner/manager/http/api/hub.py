@@ -104,7 +104,7 @@ class ReservationReleasedHandler(HubOnlyHandler):
         if body.made:
             await self.admission.store.transact(lambda transaction: on_job_ended(transaction, job, body.user, why))
         else:
-            await self.admission.release_reservation(job, body.user, passes=body.passes, why=why)
+            await self.admission.release_reservation(job, body.user, temporary=body.temporary, why=why)
         self.set_status(204)
 
 

@@ -102,7 +102,7 @@ class OwnKeyHandler(UserApiHandler):
 
 
 class KeySuggestionsHandler(ApiHandler):
-    """What a job found; files that hold no acceptable key are passed over, for any file may be called id.pub."""
+    """Suggests the keys that a job found; skips files without an acceptable key, as any file may be called id.pub."""
 
     async def put(self) -> None:
         identity = self.caller
@@ -317,7 +317,7 @@ class SshStartHandler(StartJobHandler):
         return self._stands(look.state, job.id, user, server, f"{place}{look.sentence}".strip())
 
     async def _ended(self, user: str, server: str, job: str) -> SshStart:
-        """What became of the start that a login has asked for; one that is not known yet is on its way."""
+        """Returns the end of the start that a login has requested, or *starting* if its job is not known yet."""
         last = (await self.leader.repository.last_ends(user)).get(server)
         if last is None or last.job != job:
             return self._stands("starting", job or None, user, server)

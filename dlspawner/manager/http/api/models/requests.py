@@ -312,10 +312,10 @@ class InterruptedStartBody(RequestBody):
 
 
 class ReleasedBody(RequestBody):
-    """A pod was not made, and will not be; ``passes``: it could be soon. ``made``: it was, and the job has ended."""
+    """No pod was or will be created; ``temporary``: a later start may succeed. ``made``: it was, and the job has ended."""
 
     user: str
-    passes: bool = False
+    temporary: bool = False
     why: str = ""
     made: bool = False
 

@@ -163,14 +163,14 @@ class ManagerLink:
         raise StartRefused(*found.sentences, reason=found.reason, status=403)
 
     async def release_reservation(self, job: str, user: str, *, temporary: bool, why: str) -> None:
-        """Reports that no pod of this job will be created, with ``why`` for its user; ``temporary``: a later start may succeed.
+        """Reports that no pod of this job will be created, with ``why`` for its user.
 
-        Never fails: what is not reported expires.
+        ``temporary``: a later start may succeed. Never fails: a reservation that is not released expires.
         """
         await self._or_none(self._client.release_reservation(job, user, temporary=temporary, why=why))
 
     async def leave_in_cluster(self, job: str, user: str) -> str | None:
-        """Lets the pods of this job wait in the cluster; returns why, or None if the Manager does not wait for them."""
+        """Lets the pods of this job wait in the cluster; returns why they wait, or None if it is too early."""
         return await self._or_none(self._client.leave_in_cluster(job, user))
 
     async def job_ended(self, job: str, user: str, why: str) -> None:

@@ -312,7 +312,7 @@ class InterruptedStartBody(RequestBody):
 
 
 class ReleasedBody(RequestBody):
-    """No pod was or will be created; ``temporary``: a later start may succeed. ``made``: it was, and the job has ended."""
+    """No pod was created; ``temporary``: a later start may succeed. ``made``: one was, and the job has ended."""
 
     user: str
     temporary: bool = False

@@ -97,12 +97,12 @@ class LaunchRequest:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """One launch of one job: all that its objects are made of; ``rendered`` is its template's part of the pod."""
+    """One launch of one job: all that its objects are made of; ``fragment`` is its template's part of the pod."""
 
     job: naming.PodIdentity
     request: LaunchRequest
     context: rendering.RenderContext
-    rendered: Manifest
+    fragment: Manifest
     host_key: owned_objects.HostKey | None
     numbers: unix_account.UnixIds | None  # None: what KubeSpawner is configured with
     groups: tuple[unix_account.UnixGroup, ...]  # the teams'
@@ -206,32 +206,31 @@ def make_plan(  # noqa: PLR0913 - the context of a launch, each from another sou
     rendered = rendering.render(request.template, choices, context)
     if isinstance(rendered, InvalidOptions):
         raise StartRefused(*rendered.sentences, reason="options")
-    roles = rendering.render_roles(request.template, choices, context)
     return LaunchPlan(
         job=job,
         request=request,
         context=context,
-        rendered=rendered,
+        fragment=rendered.fragment,
         host_key=host_key,
         numbers=numbers,
         groups=person.groups,
         home_modes=tuple(home_modes),
         strict_groups=strict_groups,
         priority_class=classes.of(preemptible=choices.preemptible),
-        pods=pod_set.PodSet(roles, request.template.on_pod_failure) if roles else None,
+        pods=pod_set.PodSet(rendered.roles, request.template.on_pod_failure) if rendered.roles else None,
         ephemeral_storage=ephemeral_storage,
     )
 
 
 def _pod_fragment(launch: LaunchPlan) -> Manifest:
     """Returns the template's part of the pod, with the job's labels and annotations."""
-    metadata = launch.rendered.get("metadata", {})
+    metadata = launch.fragment.get("metadata", {})
     # Ours come last: a template cannot name its job another one's.
     labels = {**metadata.get("labels", {}), **naming.job_labels(launch.job)}
     annotations = {**metadata.get("annotations", {}), **naming.job_annotations(launch.job), **_group_names(launch)}
     if request := request_log.request_id.get():
         annotations[request_log.ANNOTATION] = request
-    return {"metadata": {**metadata, "labels": labels, "annotations": annotations}, "spec": launch.rendered["spec"]}
+    return {"metadata": {**metadata, "labels": labels, "annotations": annotations}, "spec": launch.fragment["spec"]}
 
 
 def _group_names(launch: LaunchPlan) -> dict[str, str]:

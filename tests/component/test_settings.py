@@ -824,9 +824,9 @@ def shipped(name: str, home_claim: str = "", **wishes: Any) -> tuple[options.Sel
         ssh_image="ssh",
         home_claim=home_claim or None,
     )
-    pod = rendering.render(template, choices, context)
-    assert isinstance(pod, dict)
-    return choices, pod
+    made = rendering.render(template, choices, context)
+    assert isinstance(made, rendering.RenderedTemplate)
+    return choices, made.fragment
 
 
 @pytest.mark.parametrize("name", ["ipython", "ssh", "tensorboard", "custom"])
@@ -943,8 +943,9 @@ def test_a_pod_of_each_kind_of_gpu_in_the_docs_asks_for_one_of_it(files: Files) 
     for kind in loaded.cluster.gpu_types:
         choices = options.select_options(loaded.templates[0], loaded.cluster, {"gpu_type": kind.name})
         assert isinstance(choices, options.SelectedOptions), kind.name
-        pod = rendering.render(loaded.templates[0], choices, context)
-        assert isinstance(pod, dict)
+        made = rendering.render(loaded.templates[0], choices, context)
+        assert isinstance(made, rendering.RenderedTemplate)
+        pod = made.fragment
         (work,) = pod["spec"]["containers"]
         asked = {name: str(one) for name, one in work["resources"]["limits"].items() if "/" in name}
         asked |= pod["metadata"].get("annotations", {})

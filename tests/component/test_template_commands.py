@@ -60,9 +60,9 @@ def command(name: str, **given: object) -> list[str]:
     choices = options.select_options(template, loaded.cluster, given)
     assert isinstance(choices, options.SelectedOptions)
     facts = rendering.RenderContext("alice", "one", "alice", "j-abcdefghij23", "pod", login_proxy=LOGIN_PROXY)
-    fragment = rendering.render(template, choices, facts)
-    assert isinstance(fragment, dict)
-    notebook = next(one for one in fragment["spec"]["containers"] if one["name"] == "notebook")
+    made = rendering.render(template, choices, facts)
+    assert isinstance(made, rendering.RenderedTemplate)
+    notebook = next(one for one in made.fragment["spec"]["containers"] if one["name"] == "notebook")
     return list(notebook["args"])
 
 

@@ -1,6 +1,6 @@
 """Rendering: a template, the user's options and the context of this launch become a fragment of a pod.
 
-The fragment is merged over KubeSpawner's pod: ``disable_gpus_by_default(merge_pod(pod, render(…)), …)``. What
+The fragment is merged over KubeSpawner's pod: ``disable_gpus_by_default(merge_pod(pod, render(…).fragment), …)``. What
 every job of a kind needs is added here and not repeated in each YAML file: command and sshd wrapper, addresses,
 storage, CPU, memory and GPUs. What the template's own ``pod:`` says is merged last and wins.
 
@@ -29,7 +29,7 @@ from dlspawner.core.config import CpuMemory, TeamMount
 from dlspawner.core.gpus import request_units
 from dlspawner.core.launch import host_ports, pod_set
 from dlspawner.core.launch import pod as launch_pod
-from dlspawner.core.launch.options import HTTP_PORT, InvalidOptions, SelectedOptions
+from dlspawner.core.launch.options import HTTP_PORT, InvalidOptions, SelectedOptions, SelectedRole
 from dlspawner.core.launch.pod import merge_pod
 from dlspawner.core.template import NOTEBOOK_CONTAINER, OptionKind, TeamDataAccess, Template
 from dlspawner.core.units import Manifest
@@ -91,31 +91,36 @@ def placeholder_names(template: Template) -> frozenset[str]:
     return CONTEXT_PLACEHOLDERS | CHOICE_PLACEHOLDERS | PATH_PLACEHOLDERS | {option.name for option in template.options}
 
 
-def render(template: Template, choices: SelectedOptions, context: RenderContext) -> Manifest | InvalidOptions:
-    """The fragment ``{"metadata": …, "spec": …}`` of this launch, or the sentence that says which value is missing."""
+@dataclass(frozen=True, slots=True)
+class RenderedTemplate:
+    """A template with its values: the ``fragment`` ``{"metadata": …, "spec": …}``, and the roles of several pods."""
+
+    fragment: Manifest
+    roles: tuple[pod_set.Role, ...]
+
+
+def render(template: Template, choices: SelectedOptions, context: RenderContext) -> RenderedTemplate | InvalidOptions:
+    """Renders a launch; a value that is missing is named in a sentence."""
     try:
-        render_roles(template, choices, context)  # refuses the same
         values = _values(template, choices, context)
-        return _fragment(template, choices, context, values)
+        return RenderedTemplate(
+            _fragment(template, choices, context, values),
+            tuple(_role(template, choices, role, values) for role in choices.roles),
+        )
     except MissingValueError as missing:
         option = template.option(missing.name)
         what = f"“{option.title or option.name}”" if option else f"a value for “{missing.name}”"
         return InvalidOptions((f"“{template.title}” needs {what}, which is empty.",))
 
 
-def render_roles(template: Template, choices: SelectedOptions, context: RenderContext) -> tuple[pod_set.Role, ...]:
-    """The roles of a job of several pods, with their commands filled in; raises what ``render`` has not refused."""
-    values = _values(template, choices, context)
-    return tuple(
-        pod_set.Role(
-            role.name,
-            role.count,
-            _resources(template, choices, role.amount, role.gpus),
-            tuple(map(str, substitute(list(role.command), values, ("args",)))),
-            role.least,
-            role.gpus,
-        )
-        for role in choices.roles
+def _role(template: Template, choices: SelectedOptions, role: SelectedRole, values: Mapping[str, Any]) -> pod_set.Role:
+    return pod_set.Role(
+        role.name,
+        role.count,
+        _resources(template, choices, role.amount, role.gpus),
+        tuple(map(str, substitute(list(role.command), values, ("args",)))),
+        role.least,
+        role.gpus,
     )
 
 

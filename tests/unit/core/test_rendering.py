@@ -31,9 +31,9 @@ CUSTOM = replace(
 
 
 def rendered(template: Template = NOTEBOOK, facts: RenderContext = FACTS, **given: Any) -> dict[str, Any]:
-    fragment = render(template, chosen(template, **given), facts)
-    assert not isinstance(fragment, InvalidOptions), fragment
-    return fragment
+    made = render(template, chosen(template, **given), facts)
+    assert not isinstance(made, InvalidOptions), made
+    return made.fragment
 
 
 def container(fragment: dict[str, Any], name: str = "notebook") -> dict[str, Any]:

@@ -117,10 +117,9 @@ def _pods(template: Template, chosen: SelectedOptions, user: str, server: str) -
     if isinstance(made, InvalidOptions):
         return made
     first: Manifest = {
-        "metadata": {"name": "job", "labels": {}, "annotations": {}, **made["metadata"]},
-        "spec": made["spec"],
+        "metadata": {"name": "job", "labels": {}, "annotations": {}, **made.fragment["metadata"]},
+        "spec": made.fragment["spec"],
     }
-    roles = rendering.render_roles(template, chosen, facts)
-    if roles:
-        first = pod_set.as_first(first, pod_set.PodSet(roles, template.on_pod_failure), "job", "")
+    if made.roles:
+        first = pod_set.as_first(first, pod_set.PodSet(made.roles, template.on_pod_failure), "job", "")
     return tuple(pod_set.at_start(first))

@@ -219,21 +219,21 @@ async def test_message_that_is_not_taken_is_given_up_and_its_person_reads_why(
     assert {path for path, _, _ in receivers.requests} == {"/hook"}, "no redirect is followed"
 
 
-ALLOWED = Notifications(None, (), ("hooks.example.com", "*.harness.com", "10.0.0.1"), ("ntfy.lan:8080", "*.lan"))
+ALLOWED = Notifications(None, (), ("hooks.example.com", "*.office.com", "10.0.0.1"), ("ntfy.lan:8080", "*.lan"))
 
 
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
         ("https://hooks.example.com/x?y=z", ""),
-        ("https://a.b.harness.com/x", ""),
+        ("https://a.b.office.com/x", ""),
         ("https://HOOKS.example.com./x", ""),
         ("http://ntfy.lan:8080/topic", ""),
         ("http://other.lan/topic", ""),
         ("http://hooks.example.com/x", "needs https"),
         ("https://hooks.example.com:8443/x", "not among the hosts"),
-        ("https://harness.com/x", "not among the hosts"),
-        ("https://evil-harness.com/x", "not among the hosts"),
+        ("https://office.com/x", "not among the hosts"),
+        ("https://evil-office.com/x", "not among the hosts"),
         ("https://evil.example.com/x", "not among the hosts"),
         ("http://other.lan:8080/topic", "not among the hosts"),
         ("https://10.0.0.1/x", "private network"),

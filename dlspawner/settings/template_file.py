@@ -338,7 +338,7 @@ def _check(template: Template, file: Section, special: frozenset[SpecialPermissi
     for key in ("command", "home", "notebook_dir", "pods", "annotations", "pod"):
         found = file.get(key)
         for entry in found.walk() if found is not None else ():
-            _check_holes(entry, places.get(key, names))
+            _check_placeholders(entry, places.get(key, names))
     for key in ("home", "notebook_dir"):
         path = getattr(template, key)
         if not path.startswith(("/", "${home}")) or ".." in path.split("/"):
@@ -347,7 +347,7 @@ def _check(template: Template, file: Section, special: frozenset[SpecialPermissi
         (file.get("mounts") or file.entry).problem("a log directory needs the home directory.")
 
 
-def _check_holes(entry: Entry, known: frozenset[str]) -> None:
+def _check_placeholders(entry: Entry, known: frozenset[str]) -> None:
     for placeholder in rendering.find_placeholders(list(entry.value) if isinstance(entry.value, dict) else entry.value):
         if isinstance(entry.value, list):
             return  # its items are checked one by one

@@ -87,7 +87,7 @@ PATH_PLACEHOLDERS = frozenset({"home", "notebook_dir", "job_directory"})
 
 
 def placeholder_names(template: Template) -> frozenset[str]:
-    """Returns the placeholders that this template may have; ``home`` may have only those of the launch."""
+    """Returns the placeholders that this template may have, but for its ``home``: those of the launch alone."""
     return CONTEXT_PLACEHOLDERS | CHOICE_PLACEHOLDERS | PATH_PLACEHOLDERS | {option.name for option in template.options}
 
 

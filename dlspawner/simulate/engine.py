@@ -89,9 +89,9 @@ class _Run:
 
 @dataclass(slots=True)
 class Replay:
-    """One replay of a trace in a world without jobs; ``request_of``: the resource request of a job."""
+    """One replay of a trace on a cluster without jobs; ``request_of``: the resource request of a job."""
 
-    world: ClusterState
+    state: ClusterState
     trace: Trace
     request_of: Callable[[TraceJob], ResourceRequest]
     outcomes: dict[str, Outcome] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class Replay:
             changed = False
             while self._agenda and self._agenda[0][0] <= at:
                 changed = self._happen(*heappop(self._agenda)[2:]) or changed
-            if changed and (self.world.queues or self.world.noticed):
+            if changed and (self.state.queues or self.state.noticed):
                 self._cycle()
             while number < len(jobs) and jobs[number].submit <= at:
                 one = jobs[number]
@@ -138,8 +138,8 @@ class Replay:
     def _submit(self, run: _Run) -> None:
         one, now = run.outcome.job, self._moment(self.now)
         self._runs[one.name] = run
-        team = self.world.team(one.team)
-        level = self.world.cluster.priority(team, one.priority) if team else None
+        team = self.state.team(one.team)
+        level = self.state.cluster.priority(team, one.priority) if team else None
         priority = level.level if level else int(one.priority) if one.priority.isdecimal() else 0
         job = Job(
             id=one.name,
@@ -153,20 +153,20 @@ class Replay:
             approved=True,
             state=JobState.QUEUED,
         )
-        found = admission.evaluate(job, self.world, now)
+        found = admission.evaluate(job, self.state, now)
         if isinstance(found, Admit):
-            self._started(cycle.start(job, found.nodes, self.world, now))
+            self._started(cycle.start(job, found.nodes, self.state, now))
         elif isinstance(found, Refuse):
             run.outcome.refused = found.sentence
             del self._runs[one.name]
         else:
-            self.world.put(job)
+            self.state.put(job)
             if isinstance(found, Preempt) or found.reserve:
                 self._cycle()
 
     def _cycle(self) -> None:
-        done = cycle.run(self.world, self._moment(self.now))
-        for name in self.world.reserved_jobs:
+        done = cycle.run(self.state, self._moment(self.now))
+        for name in self.state.reserved_jobs:
             if self._runs[name].reserved is None:
                 self._runs[name].reserved = self.now
         for job in done.stopped:
@@ -210,7 +210,7 @@ class Replay:
         if what == "end":
             self._stop(run)
             run.outcome.ended = True
-            self.world.remove(name)
+            self.state.remove(name)
             del self._runs[name]
             return True
         return self._look(run)
@@ -229,8 +229,8 @@ class Replay:
     def _rule(self, one: TraceJob) -> IdleRule | None:
         key = (one.team, one.preemptible)
         if key not in self._rules:
-            team = self.world.team(one.team)
-            rule = idle_rule_of(USE, team.idle if team else IdleWindows(), self.world.cluster.culling, one.preemptible)
+            team = self.state.team(one.team)
+            rule = idle_rule_of(USE, team.idle if team else IdleWindows(), self.state.cluster.culling, one.preemptible)
             acts = not rule.culling.dry_run and (rule.window or rule.lifetime)
             self._rules[key] = rule if acts else None
         known = self._rules[key]
@@ -266,7 +266,7 @@ class Replay:
     def _cull(self, run: _Run, *, lifetime: bool) -> None:
         outcome, name = run.outcome, run.outcome.job.name
         self._stop(run)
-        self.world.remove(name)
+        self.state.remove(name)
         offset = run.offset + self.now - run.at
         again = None if lifetime else next_use(outcome.job, offset)
         if not lifetime:
@@ -282,9 +282,9 @@ class Replay:
         self._plan(run.queued, "back", name, run.number)
 
     def _sample(self, at: float) -> None:
-        found = capacity_by_type(self.world).values()
+        found = capacity_by_type(self.state).values()
         total, free, bad = (sum(getattr(one, name) for one in found) / GPU for name in ("total", "free", "fragmented"))
-        waiting = sum(len(keys) for teams in self.world.queues.values() for keys in teams.values())
+        waiting = sum(len(keys) for teams in self.state.queues.values() for keys in teams.values())
         self.samples.append(Sample(at, total, free, bad, waiting))
 
 

@@ -66,8 +66,8 @@ class Scenario:
             nodes += [_node(self.cluster, quota.gpu_type, name, part) for name, part in zip(names, parts, strict=True)]
         if not jobs or not nodes:
             return None
-        world = ClusterState.of(Snapshot(self.cluster, TeamsConfig((team,)), tuple(nodes)))
-        return Replay(world, replace(trace, jobs=jobs), self._requests())
+        state = ClusterState.of(Snapshot(self.cluster, TeamsConfig((team,)), tuple(nodes)))
+        return Replay(state, replace(trace, jobs=jobs), self._requests())
 
     def _requests(self) -> Any:
         kinds = {kind.name: kind for kind in self.cluster.gpu_types}

@@ -52,33 +52,33 @@ from dlspawner.core.units import GPU, counted, shown
 _FOR_ALL = frozenset({Reason.TEAM_QUOTA, Reason.NO_FIT, Reason.BLOCKED_BY_EARLIER, Reason.VICTIMS_TERMINATING})
 
 
-def admit(request: Job, world: ClusterState, now: datetime) -> Decision:
+def admit(request: Job, state: ClusterState, now: datetime) -> Decision:
     """Decides if a job that holds nothing yet may start now.
 
     A job that is in the queue already is not refused: what can not be today (a node is away, a quota was lowered) may
     be tomorrow, so it waits for the same reason.
     """
-    found = evaluate(request, world, now)
+    found = evaluate(request, state, now)
     if isinstance(found, Refuse) and request.state is not JobState.SUBMITTED:
         found = Blocked(found.reason, found.sentence)
     if isinstance(found, Blocked):
-        return MustWait(found.reason, found.sentence, queue.position(request, world, now), found.until)
+        return MustWait(found.reason, found.sentence, queue.position(request, state, now), found.until)
     return found
 
 
 def schedule(
-    world: ClusterState, now: datetime, failed: Callable[[Job, Exception], None] | None = None
+    state: ClusterState, now: datetime, failed: Callable[[Job, Exception], None] | None = None
 ) -> Iterator[tuple[Job, Admit | Preempt]]:
     """One pass over the queue: every job that may start or have others stopped for it, in the order of the queue.
 
-    Each answer must have been put into the world (the job as ``starting`` on ``Admit.nodes``; the victims with their
+    Each answer must have been put into the state (the job as ``starting`` on ``Admit.nodes``; the victims with their
     notice and the job with the promised ``Preempt.nodes``) before the next one is asked for. A job that cannot be
     decided, by a fault of ours, is passed to ``failed`` and left out; without that the exception is raised.
     """
-    vain = _SkipCache(world, now)
-    for job in queue.in_order(world, now, vain.for_all_like, vain.full):
+    vain = _SkipCache(state, now)
+    for job in queue.in_order(state, now, vain.for_all_like, vain.full):
         try:
-            found = evaluate(job, world, now)
+            found = evaluate(job, state, now)
         except Exception as error:
             if failed is None:
                 raise
@@ -96,9 +96,9 @@ def schedule(
 class _SkipCache:
     """The results of a pass on jobs that cannot start, for the jobs behind them in their lanes."""
 
-    def __init__(self, world: ClusterState, now: datetime) -> None:
-        self._world, self._now = world, now
-        self._most = {(lane, team): self._left(lane, team) for lane, teams in world.queues.items() for team in teams}
+    def __init__(self, state: ClusterState, now: datetime) -> None:
+        self._world, self._now = state, now
+        self._most = {(lane, team): self._left(lane, team) for lane, teams in state.queues.items() for team in teams}
         self.full = {where for where, left in self._most.items() if left <= 0}
         self._charges: set[tuple[str, ResourceRequest]] = set()
         self._turns: dict[
@@ -108,13 +108,13 @@ class _SkipCache:
 
     def _left(self, lane: QueueKey, team: str) -> float:
         """Returns the rest of a team's quota, or of what it may borrow; infinite where jobs may stop others for it."""
-        kind, world = lane[1], self._world
-        if not world.cluster.scheduler.is_native or kind is None:
+        kind, state = lane[1], self._world
+        if not state.cluster.scheduler.is_native or kind is None:
             return inf  # an engine counts, or nothing is counted
         if lane[0]:
-            return inf if self._stops_own(team) else world.available_quota(team, kind)
-        known = world.team(team)
-        return inf if known is None or known.borrow_limit is None else known.borrow_limit - world.borrowed(team)
+            return inf if self._stops_own(team) else state.available_quota(team, kind)
+        known = state.team(team)
+        return inf if known is None or known.borrow_limit is None else known.borrow_limit - state.borrowed(team)
 
     def _stops_own(self, name: str) -> bool:
         team = self._world.team(name)
@@ -180,70 +180,70 @@ class _SkipCache:
 
 
 def as_admitted(
-    job: Job, nodes: Sequence[str | None], world: ClusterState, state: JobState = JobState.STARTING, **more: Any
+    job: Job, nodes: Sequence[str | None], cluster_state: ClusterState, state: JobState = JobState.STARTING, **more: Any
 ) -> Job:
     """The job from its admission on, with its ports of the host: those that it has, or free ones."""
     ports = job.ports
-    if not ports and world.cluster.host_ports and limits.ports_of(job.request):
-        free = iter(world.free_ports())
+    if not ports and cluster_state.cluster.host_ports and limits.ports_of(job.request):
+        free = iter(cluster_state.free_ports())
         ports = tuple(tuple(islice(free, pod.ports)) for pod in job.request.pods)
-    quota = world.teams.has_quota and world.cluster.scheduler.is_native
+    quota = cluster_state.teams.has_quota and cluster_state.cluster.scheduler.is_native
     return replace(job, state=state, nodes=tuple(nodes), exempt_from_quota=not quota, ports=ports, **more)
 
 
-def grow(job: Job, pod: ResourceRequest, world: ClusterState, now: datetime) -> Job | str:
+def grow(job: Job, pod: ResourceRequest, state: ClusterState, now: datetime) -> Job | str:
     """Returns a running job with one more pod, if a job of that pod that comes now may start; else why it may not.
 
     No other job is stopped for it, and what was approved was the job without it.
     """
-    kind = world.cluster.gpu_type(job.request.gpu_type or "")
+    kind = state.cluster.gpu_type(job.request.gpu_type or "")
     request = replace(job.request, pods=(*job.request.pods, *pod.pods))
     if job.state is not JobState.RUNNING or job.notice is not None or pod.gpu_type not in {None, job.request.gpu_type}:
         return ""
     if kind is not None and request.gpus > kind.max_per_job * kind.milli:
         return f"A job may have {counted(kind.max_per_job * kind.milli)} of type {kind.name}."
-    never = limits.config_violation(replace(job, request=request), world)
+    never = limits.config_violation(replace(job, request=request), state)
     if never is not None:
         return never.sentence
     alone = replace(
         job, id=f"{job.id}+", submitted=now, request=pod, state=JobState.SUBMITTED, nodes=(), approved=False
     )
     # The caps of jobs without GPUs are numbers of jobs.
-    found = evaluate(alone, world, now) if pod.gpu_type else _idle(alone, world, now)
+    found = evaluate(alone, state, now) if pod.gpu_type else _idle(alone, state, now)
     if not isinstance(found, Admit):
         return "" if isinstance(found, Preempt) else found.sentence
     known = (*job.nodes, *[None] * (len(job.request.pods) - len(job.nodes)))
     return replace(job, request=request, nodes=(*known, *found.nodes))
 
 
-def evaluate(request: Job, world: ClusterState, now: datetime) -> Admit | Preempt | Refuse | Blocked:
+def evaluate(request: Job, state: ClusterState, now: datetime) -> Admit | Preempt | Refuse | Blocked:
     """``admit`` without the words for a page."""
-    stopped = limits.config_violation(request, world) or limits.caps(request, world)
-    if stopped is not None or not world.cluster.scheduler.is_native:
-        return stopped or _by_engine(request, world)
+    stopped = limits.config_violation(request, state) or limits.caps(request, state)
+    if stopped is not None or not state.cluster.scheduler.is_native:
+        return stopped or _by_engine(request, state)
     kind = request.request.gpu_type
-    if kind is not None and not world.capacity(kind):
+    if kind is not None and not state.capacity(kind):
         return Blocked(Reason.NO_FIT, f"No node has GPUs of type {kind} now; this job waits until one has.")
-    too_large = limits.larger_than_nodes(request.request, world)
+    too_large = limits.larger_than_nodes(request.request, state)
     if too_large is not None:
         return too_large
     if kind is None or request.preemptible:
-        return _idle(request, world, now)
-    short = request.request.gpus - world.available_quota(request.team, kind, request)
-    over = Blocked(Reason.TEAM_QUOTA, lambda: _quota_sentence(request, kind, world)) if short > 0 else None
-    if over is not None and not (request.reserved or _own_may_leave(request, kind, short, world)):
+        return _idle(request, state, now)
+    short = request.request.gpus - state.available_quota(request.team, kind, request)
+    over = Blocked(Reason.TEAM_QUOTA, lambda: _quota_sentence(request, kind, state)) if short > 0 else None
+    if over is not None and not (request.reserved or _own_may_leave(request, kind, short, state)):
         return over
-    found = NodeSearch(request, kind, max(0, short), world, now).decide()
+    found = NodeSearch(request, kind, max(0, short), state, now).decide()
     # No job of the own team can leave: more room would not help.
     return over if over is not None and isinstance(found, Blocked) and found.reason is Reason.NO_FIT else found
 
 
-def _by_engine(request: Job, world: ClusterState) -> Admit | Blocked:
+def _by_engine(request: Job, state: ClusterState) -> Admit | Blocked:
     """Quota, order and nodes are the engine's: one that queues jobs has admitted this one, others look at its pods."""
-    scheduler, anywhere = world.cluster.scheduler, Admit((None,) * len(request.request.pods))
+    scheduler, anywhere = state.cluster.scheduler, Admit((None,) * len(request.request.pods))
     if not scheduler.admits_before_pods:
         return anywhere
-    match world.verdicts.get(request.id):
+    match state.verdicts.get(request.id):
         case EngineAdmits():
             return anywhere
         case EngineWaits(sentence) | EngineEvicts(sentence):
@@ -252,19 +252,19 @@ def _by_engine(request: Job, world: ClusterState) -> Admit | Blocked:
             return Blocked(Reason.ENGINE, EngineSays.NO_ANSWER.sentence(scheduler.title))
 
 
-def _own_may_leave(request: Job, kind: str, short: int, world: ClusterState) -> bool:
+def _own_may_leave(request: Job, kind: str, short: int, state: ClusterState) -> bool:
     """True if jobs of the own team have to be stopped for the missing quota, and are enough for it."""
-    team = world.team(request.team)
-    missing = short - world.releasing(request.team, kind)
-    enough = missing <= world.reclaimable_below(request.team, kind, request.priority)
+    team = state.team(request.team)
+    missing = short - state.releasing(request.team, kind)
+    enough = missing <= state.reclaimable_below(request.team, kind, request.priority)
     return team is not None and team.preempt_within_team and missing > 0 and enough
 
 
-def _quota_sentence(request: Job, kind: str, world: ClusterState) -> str:
-    team = world.team(request.team)
+def _quota_sentence(request: Job, kind: str, state: ClusterState) -> str:
+    team = state.team(request.team)
     title = (team.title or team.name) if team else request.team
-    quota, promised = world.quota(request.team, kind), world.reserved(request.team, kind)
-    held = world.guaranteed(request.team, kind) - promised
+    quota, promised = state.quota(request.team, kind), state.reserved(request.team, kind)
+    held = state.guaranteed(request.team, kind) - promised
     promised -= request.reserved_gpus
     are = "is" if promised == GPU else "are"
     others = f", and {shown(promised)} {are} promised to others of the team" if promised else ""
@@ -272,21 +272,21 @@ def _quota_sentence(request: Job, kind: str, world: ClusterState) -> str:
     return f"Team {title} uses {shown(held)} of its {counted(quota)} of type {kind}{others}; this job needs {asked}."
 
 
-def _idle(request: Job, world: ClusterState, now: datetime) -> Admit | Blocked:
+def _idle(request: Job, state: ClusterState, now: datetime) -> Admit | Blocked:
     """Admits a job to free room, without victims."""
-    ahead, kept = nodes_kept_for_blocking_job(request, world, now)
-    nodes = find_free_nodes(request, world, kept)
+    ahead, kept = nodes_kept_for_blocking_job(request, state, now)
+    nodes = find_free_nodes(request, state, kept)
     if nodes is not None:
         return Admit(nodes)
-    if kept and find_free_nodes(request, world, frozenset()) is not None:
+    if kept and find_free_nodes(request, state, frozenset()) is not None:
         return blocked_by(ahead)
-    return Blocked(Reason.NO_FIT, lambda: no_fit_message(request, world))
+    return Blocked(Reason.NO_FIT, lambda: no_fit_message(request, state))
 
 
-def find_alternatives(request: Job, world: ClusterState, now: datetime) -> tuple[Alternative, ...]:
+def find_alternatives(request: Job, state: ClusterState, now: datetime) -> tuple[Alternative, ...]:
     """Returns jobs that would start at once: fewer GPUs, another type, preemptible; none for several pods."""
     kind = request.request.gpu_type
-    kinds = {one.name: one for one in world.cluster.gpu_types}
+    kinds = {one.name: one for one in state.cluster.gpu_types}
     if kind is None or kind not in kinds or len(request.request.pods) != 1:
         return ()
     asked = kinds[kind].units(request.request.gpus)
@@ -304,12 +304,12 @@ def find_alternatives(request: Job, world: ClusterState, now: datetime) -> tuple
             continue
         other = replace(
             request,
-            request=_resized(request.request, kinds[name], number, world.cluster),
+            request=_resized(request.request, kinds[name], number, state.cluster),
             preemptible=preemptible or request.preemptible,
             state=JobState.SUBMITTED,
             nodes=(),
         )
-        if isinstance(evaluate(other, world, now), Admit):
+        if isinstance(evaluate(other, state, now), Admit):
             found[name, preemptible] = Alternative(name, other.request.gpus, other.preemptible)
     return tuple(found.values())
 

@@ -124,19 +124,19 @@ class ClusterState:
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> ClusterState:
-        world = cls(snapshot.cluster, snapshot.teams)
-        world.usage = dict(snapshot.usage)
-        world._changed = set(world.usage)
-        world.nodes = {node.name: node for node in snapshot.nodes}
-        world.node_infos = {node.name: world._node_info(node) for node in snapshot.nodes}
-        world.closed = {node.name for node in snapshot.nodes if not node.open}
-        world.jobs = {job.id: job for job in snapshot.jobs if job.state is not _ENDED}
-        for job in world.jobs.values():
-            world._count(job, 1, sort=False)
-        for teams in world.queues.values():
+        state = cls(snapshot.cluster, snapshot.teams)
+        state.usage = dict(snapshot.usage)
+        state._changed = set(state.usage)
+        state.nodes = {node.name: node for node in snapshot.nodes}
+        state.node_infos = {node.name: state._node_info(node) for node in snapshot.nodes}
+        state.closed = {node.name for node in snapshot.nodes if not node.open}
+        state.jobs = {job.id: job for job in snapshot.jobs if job.state is not _ENDED}
+        for job in state.jobs.values():
+            state._count(job, 1, sort=False)
+        for teams in state.queues.values():
             for queued in teams.values():
                 queued.sort()
-        return world
+        return state
 
     def snapshot(self) -> Snapshot:
         return Snapshot(

@@ -27,52 +27,52 @@ class Changes:
     stopped: list[Job] = field(default_factory=list)
 
 
-def run(world: ClusterState, now: datetime, failed: Callable[[Job, Exception], None] | None = None) -> Changes:
+def run(state: ClusterState, now: datetime, failed: Callable[[Job, Exception], None] | None = None) -> Changes:
     """Carries out what is due; a stopped job that requeues is in the queue again, the others are gone.
 
     A job without a decision, by a fault of ours, is passed to ``failed``; without that the exception is raised.
     """
     done, due = Changes(), True
     while due:
-        for job in stale_reservations(world):
-            world.put(replace(job, nodes=()))
-        world.tick(now, steady=True)
-        for job, found in admission.schedule(world, now, failed):
+        for job in stale_reservations(state):
+            state.put(replace(job, nodes=()))
+        state.tick(now, steady=True)
+        for job, found in admission.schedule(state, now, failed):
             if isinstance(found, Preempt):
-                for victim in (world.jobs[name] for name in found.victims):
-                    told = replace(victim, notice=stop_time(victim, world, now))
-                    world.put(told)
+                for victim in (state.jobs[name] for name in found.victims):
+                    told = replace(victim, notice=stop_time(victim, state, now))
+                    state.put(told)
                     done.noticed.append(told)
-                world.put(replace(job, nodes=found.nodes))
+                state.put(replace(job, nodes=found.nodes))
             else:
-                done.started.append(start(job, found.nodes, world, now))
-        due = _carry_out_steps(world, now, done)
+                done.started.append(start(job, found.nodes, state, now))
+        due = _carry_out_steps(state, now, done)
     return done
 
 
-def start(job: Job, nodes: tuple[str | None, ...], world: ClusterState, now: datetime) -> Job:
+def start(job: Job, nodes: tuple[str | None, ...], state: ClusterState, now: datetime) -> Job:
     """Puts an admitted job as running, and returns it."""
-    runs = admission.as_admitted(job, nodes, world, JobState.RUNNING, started=now)
-    world.put(runs)
+    runs = admission.as_admitted(job, nodes, state, JobState.RUNNING, started=now)
+    state.put(runs)
     return runs
 
 
-def _carry_out_steps(world: ClusterState, now: datetime, done: Changes) -> bool:
+def _carry_out_steps(state: ClusterState, now: datetime, done: Changes) -> bool:
     """True if a job was stopped. Victims are spared after the pass over the queue, which may need them again."""
     stopped = False
-    for step, job, until in due_steps(world, now):
+    for step, job, until in due_steps(state, now):
         if step is Step.RELEASE:
-            world.put(replace(job, nodes=()))
+            state.put(replace(job, nodes=()))
         elif step is not Step.STOP:
             told = replace(job, notice=until)
-            world.put(told)
+            state.put(told)
             if until is not None:
                 done.noticed.append(told)
         else:
             stopped = True
             done.stopped.append(job)
             if job.requeue:
-                world.put(replace(job, state=JobState.QUEUED, started=None, nodes=(), notice=None, ports=()))
+                state.put(replace(job, state=JobState.QUEUED, started=None, nodes=(), notice=None, ports=()))
             else:
-                world.remove(job.id)
+                state.remove(job.id)
     return stopped

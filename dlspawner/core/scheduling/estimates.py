@@ -1,6 +1,6 @@
 """Estimates when a pending job will start: a range, because the run times of the jobs before it are unknown.
 
-The world is played forward a number of times with the decisions themselves (``admission.schedule``). Each time every
+The state is played forward a number of times with the decisions themselves (``admission.schedule``). Each time every
 job that runs, or starts on the way, has as long left as one drawn from the jobs of its like that have ended
 (``RunTimes``), and no longer than is known: what stops is gone in a moment, a victim when its notice is over, no job
 outlives its lifetime. The range is from the earliest start to the one that three of five plays are not later than.
@@ -87,12 +87,12 @@ def estimate_starts(snapshot: Snapshot, plays: Sequence[Starts], durations: RunT
 
 
 class _Simulation:
-    def __init__(self, world: ClusterState, known: KnownEnds, pick: Pick, now: datetime) -> None:
-        self._world, self._known, self._pick, self._begun = world, known, pick, now
+    def __init__(self, state: ClusterState, known: KnownEnds, pick: Pick, now: datetime) -> None:
+        self._world, self._known, self._pick, self._begun = state, known, pick, now
         self._ends: dict[str, datetime] = {}  # of its own accord
         self._agenda: list[tuple[datetime, str]] = []
         self._starts: dict[str, datetime] = {}
-        self._waiting = {job.id for job in world.jobs.values() if job.state is JobState.QUEUED}
+        self._waiting = {job.id for job in state.jobs.values() if job.state is JobState.QUEUED}
 
     def run(self) -> Starts:
         for job in sorted(self._world.jobs.values(), key=lambda job: job.id):

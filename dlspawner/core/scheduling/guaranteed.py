@@ -54,13 +54,13 @@ Stops = Callable[[Job], bool]
 class NodeSearch:
     """The search for nodes of one guaranteed job, and for victims there."""
 
-    def __init__(self, request: Job, kind: str, short: int, world: ClusterState, now: datetime) -> None:
-        self.request, self.kind, self.short, self.world, self.now = request, kind, short, world, now
+    def __init__(self, request: Job, kind: str, short: int, state: ClusterState, now: datetime) -> None:
+        self.request, self.kind, self.short, self.state, self.now = request, kind, short, state, now
         self.pods = request.request.pods
         self.resource = next(pod.resource for pod in self.pods if pod.resource)
-        self.share = world.quota_by_team(kind).get(request.team, {})
+        self.share = state.quota_by_team(kind).get(request.team, {})
         # What jobs of the own team have to give back of the quota, beside those that leave already.
-        self.owed = max(0, short - world.releasing(request.team, kind))
+        self.owed = max(0, short - state.releasing(request.team, kind))
 
     def decide(self) -> Admit | Preempt | Blocked:
         """Decides: a reservation is kept; a job that fits elsewhere before it is free starts there, without victims."""
@@ -74,14 +74,14 @@ class NodeSearch:
         """A quick look: whether a node of the share, or any node where there is no share, has enough idle GPUs."""
         largest = max(self.pods, key=lambda pod: pod.gpus)
         if not self.share:
-            return self.world.pool(largest.resource, largest.placement).most_free >= largest.gpus
+            return self.state.pool(largest.resource, largest.placement).most_free >= largest.gpus
         return any(info.gpus.get(self.resource, 0) >= largest.gpus for info in self._share_nodes())
 
     def _decide(self) -> Admit | Preempt | Blocked:
-        ahead = blocking_job(self.request, self.world, self.now) if not self.short else None
+        ahead = blocking_job(self.request, self.state, self.now) if not self.short else None
         kept: frozenset[str] = frozenset()
         if ahead is not None:
-            left = self.world.available_quota(self.request.team, self.kind, self.request)
+            left = self.state.available_quota(self.request.team, self.kind, self.request)
             if takes_quota_of(ahead, self.request, left):
                 return blocked_by(ahead)
             kept = self._nodes_kept(ahead)
@@ -90,7 +90,7 @@ class NodeSearch:
             return found
         if kept and isinstance(self._search(frozenset()), Admit | Preempt):
             return blocked_by(ahead)
-        return Blocked(Reason.NO_FIT, lambda: no_fit_message(self.request, self.world))
+        return Blocked(Reason.NO_FIT, lambda: no_fit_message(self.request, self.state))
 
     def _reserved(self) -> Admit | Blocked | None:
         """Returns the reservation, if its nodes are still there or coming."""
@@ -100,30 +100,30 @@ class NodeSearch:
         if len(nodes) != len(self.pods):
             return None
         wanted = self._wanted(nodes)
-        if not all(name in self.world.node_infos and self.world.node_infos[name].node.open for name in wanted):
+        if not all(name in self.state.node_infos and self.state.node_infos[name].node.open for name in wanted):
             return None
-        free = all(self._available(self.world.node_infos[name]).covers(want) for name, want in wanted.items())
+        free = all(self._available(self.state.node_infos[name]).covers(want) for name, want in wanted.items())
         if free and not self.short and not any(self._waits_for_own_to_leave(name) for name in wanted):
             return Admit(nodes)
         if all(
-            self._available_after_termination(self.world.node_infos[name]).covers(want) for name, want in wanted.items()
+            self._available_after_termination(self.state.node_infos[name]).covers(want) for name, want in wanted.items()
         ):
             return self._ending(nodes)
         return None
 
     def _waits_for_own_to_leave(self, node: str) -> bool:
         """True if a part of the own share is missing there, and GPUs of other teams are idle."""
-        info = self.world.node_infos[node]
-        beyond = share_overrun(self.request.team, self.kind, info, self.world)
+        info = self.state.node_infos[node]
+        beyond = share_overrun(self.request.team, self.kind, info, self.state)
         return beyond > 0 and self._own_terminating(info) > 0
 
     def _nodes_kept(self, ahead: Job) -> frozenset[str]:
         """Returns the closest nodes for the job that may not be passed, of the team's share if it can be there."""
         if not self.share:
-            return closest_nodes(ahead, self.world)
-        known: frozenset[str] | None = self.world.memo.get(("kept of share", ahead.id))
-        if known is None and fits_own_share(ahead, self.share, self.world, beside_own=False) is None:
-            known = self.world.memo["kept of share", ahead.id] = closest_nodes(ahead, self.world)
+            return closest_nodes(ahead, self.state)
+        known: frozenset[str] | None = self.state.memo.get(("kept of share", ahead.id))
+        if known is None and fits_own_share(ahead, self.share, self.state, beside_own=False) is None:
+            known = self.state.memo["kept of share", ahead.id] = closest_nodes(ahead, self.state)
         elif known is None:
             nodes = place_best(
                 ahead.request.pods,
@@ -131,13 +131,13 @@ class NodeSearch:
                 lambda info, pod: _with_gpus(self.share[info.node.name], pod),
                 lambda info, _: (-self._share_left(info), *self._tie_break(info)),
             )
-            known = self.world.memo["kept of share", ahead.id] = frozenset(nodes or ())
+            known = self.state.memo["kept of share", ahead.id] = frozenset(nodes or ())
         return known
 
     def _search(self, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
         """Searches the own share, GPUs of no share, then all nodes; spares the own team's jobs if possible."""
         stops: list[tuple[Stops, Stops]] = [] if self.short else [(self._stops_borrowed, self._stops_any_borrowed)]
-        team = self.world.team(self.request.team)
+        team = self.state.team(self.request.team)
         if team is not None and team.preempt_within_team:
             stops.append((self._stops_own, self._stops_any_own))
         for now, later in stops:
@@ -151,11 +151,11 @@ class NodeSearch:
 
     def _note_full_share(self) -> None:
         """Remembers that the team's own jobs alone keep such a job waiting, which no other team's job can change."""
-        team = self.world.team(self.request.team)
+        team = self.state.team(self.request.team)
         if self.short or self.request.reserved or (team is not None and team.preempt_within_team):
             return
-        if not self.world.unassigned(self.kind) and self._waits_for_own_share(self._stops_borrowed, frozenset()):
-            full_share_requests(self.request.team, self.world).add(self.request.request)
+        if not self.state.unassigned(self.kind) and self._waits_for_own_share(self._stops_borrowed, frozenset()):
+            full_share_requests(self.request.team, self.state).add(self.request.request)
 
     def _on_own_share(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
         return self._in_share(stop, kept) or self._unclaimed(stop, kept)
@@ -172,7 +172,7 @@ class NodeSearch:
         return beside or (yields_to(waiting) if isinstance(found, Admit | Preempt) else found)
 
     def _reserved_for_others(self) -> tuple[Job | None, frozenset[str]]:
-        return nodes_reserved_for_others(self.request, self.kind, self.world, self.now)
+        return nodes_reserved_for_others(self.request, self.kind, self.state, self.now)
 
     # possible victims
 
@@ -180,14 +180,14 @@ class NodeSearch:
         return job.preemptible and self._stops_own(job)
 
     def _stops_own(self, job: Job) -> bool:
-        return self._stops_any_own(job) and not is_protected(job, self.world, self.now)
+        return self._stops_any_own(job) and not is_protected(job, self.state, self.now)
 
     def _stops_any_borrowed(self, job: Job) -> bool:
         """Tries victims below the minimum run time as well."""
         return job.preemptible and self._stops_any_own(job)
 
     def _stops_any_own(self, job: Job) -> bool:
-        return may_be_stopped(job, self.request, self.world)
+        return may_be_stopped(job, self.request, self.state)
 
     def _is_of_own(self, stop: Stops) -> bool:
         return stop in (self._stops_own, self._stops_any_own)
@@ -201,15 +201,15 @@ class NodeSearch:
         have as little left, one that needs no victim is taken where a victim has notice: the wait for its end would
         delay the jobs behind, too. Where victims leave at once, the team's jobs lie exactly as on a private cluster.
         """
-        bounds = self._distinct(self.world.closed | kept, stop if self._is_of_own(stop) else None)
+        bounds = self._distinct(self.state.closed | kept, stop if self._is_of_own(stop) else None)
         if not bounds:
             return None
-        infos = [self.world.node_infos[name] for name in bounds]
+        infos = [self.state.node_infos[name] for name in bounds]
 
         def space(info: NodeInfo, pod: PodRequest) -> Resources:
             return self._limited(info, stop, bounds[info.node.name])
 
-        largest, rules = max(pod.gpus for pod in self.pods), self.world.cluster.scheduling
+        largest, rules = max(pod.gpus for pod in self.pods), self.state.cluster.scheduling
         at_once = not rules.notice and not rules.min_run
 
         def rank(info: NodeInfo, left: Resources) -> tuple[object, ...]:
@@ -224,7 +224,7 @@ class NodeSearch:
         """
         found: dict[str, int] = {}
         equal: dict[tuple[object, int], list[str]] = {}
-        infos, several, least = self.world.node_infos, len(self.pods), min(pod.gpus for pod in self.pods)
+        infos, several, least = self.state.node_infos, len(self.pods), min(pod.gpus for pod in self.pods)
         by_name = any(pod.placement.node or pod.placement.terms for pod in self.pods)
         for name, milli in self.share.items():
             if name in shut:
@@ -243,7 +243,7 @@ class NodeSearch:
         return found
 
     def _unclaimed(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
-        spare = self.world.unassigned(self.kind)
+        spare = self.state.unassigned(self.kind)
         if not spare:
             return None  # all that there is is in the shares
         kept |= self._reserved_for_others()[1].difference(self.share)
@@ -252,17 +252,17 @@ class NodeSearch:
         def space(info: NodeInfo, pod: PodRequest) -> Resources:
             return self._limited(info, stop, self._unclaimed_on(info) + self._own_victims(info, stop))
 
-        infos = [info for name in names if (info := self.world.node_infos[name]).node.open]
+        infos = [info for name in names if (info := self.state.node_infos[name]).node.open]
         return self._conclude(place_best(self.pods, infos, space, self._fewest_victims), stop, self._unclaimed_on)
 
     def _anywhere(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
         if not self.short:
-            nodes = find_free_nodes(self.request, self.world, kept)
+            nodes = find_free_nodes(self.request, self.state, kept)
             if nodes is not None:
                 return Admit(nodes)
         least = min(pod.gpus for pod in self.pods)
         own = self._is_of_own(stop)
-        pools = {pod.placement: self.world.pool(pod.resource, pod.placement) for pod in self.pods}
+        pools = {pod.placement: self.state.pool(pod.resource, pod.placement) for pod in self.pods}
         infos = {
             name: info
             for pool in pools.values()
@@ -281,7 +281,7 @@ class NodeSearch:
         if not self.share:
             return False
         question = ("share holds", self.request.team, self.request.request)
-        if not self.world.config_cache(question, lambda: self._fits(self.share)):
+        if not self.state.config_cache(question, lambda: self._fits(self.share)):
             return False
         least, own = min(pod.gpus for pod in self.pods), stop if self._is_of_own(stop) else None
         left = {info.node.name: self._share_left(info, own) for info in self._share_nodes()}
@@ -289,7 +289,7 @@ class NodeSearch:
 
     def _fits(self, gpus: Mapping[str, int]) -> bool:
         """True if these nodes could hold the job with so many GPUs each, and everything else without end."""
-        infos = [self.world.node_infos[name] for name in gpus]
+        infos = [self.state.node_infos[name] for name in gpus]
 
         def spaces(info: NodeInfo, pod: PodRequest) -> Resources:
             return _with_gpus(gpus[info.node.name], pod)
@@ -299,7 +299,7 @@ class NodeSearch:
     # how much
 
     def _share_nodes(self) -> list[NodeInfo]:
-        return [self.world.node_infos[name] for name in self.share]
+        return [self.state.node_infos[name] for name in self.share]
 
     def _share_left(self, info: NodeInfo, own: Stops | None = None) -> int:
         """Returns the rest of the share on a node, with what ``own`` victims of the team would give back."""
@@ -321,7 +321,7 @@ class NodeSearch:
     def _unclaimed_on(self, info: NodeInfo) -> int:
         """Returns the resources beside the shares of others, used or not, and the held ones."""
         held = self._guaranteed_on(info)
-        shares = self.world.quota_by_node(self.kind).get(info.node.name, {})
+        shares = self.state.quota_by_node(self.kind).get(info.node.name, {})
         claimed = sum(
             max(held.get(team, 0), 0 if team == self.request.team else shares.get(team, 0)) for team in {*held, *shares}
         )
@@ -331,14 +331,14 @@ class NodeSearch:
         """Returns the resources of its share that the team's own guaranteed jobs, and victims, would give back."""
         if not self._is_of_own(stop):
             return 0
-        jobs = ((self.world.jobs[name], pods) for name, pods in info.allocations.items())
+        jobs = ((self.state.jobs[name], pods) for name, pods in info.allocations.items())
         stopped = sum(
             resources_needed(pods, self.resource).gpus for job, pods in jobs if not job.preemptible and stop(job)
         )
         return stopped + self._own_terminating(info)
 
     def _own_terminating(self, info: NodeInfo) -> int:
-        return releasing_of(self.request.team, info, self.resource, self.world)
+        return releasing_of(self.request.team, info, self.resource, self.state)
 
     def _limited(self, info: NodeInfo, stop: Stops, gpus: int) -> Resources:
         found = (
@@ -360,7 +360,7 @@ class NodeSearch:
         """Returns the future free resources there, and those of possible victims."""
         found = self._available_after_termination(info)
         for name in holders:
-            if stop(self.world.jobs[name]):
+            if stop(self.state.jobs[name]):
                 found = found + resources_needed(info.allocations[name], self.resource)
         return found
 
@@ -383,7 +383,7 @@ class NodeSearch:
         team = self.request.team
         known: list[str] | None = info.cache.get(("guaranteed", team))
         if known is None:
-            jobs = (self.world.jobs[name] for name in info.allocations if name not in info.preemptible)
+            jobs = (self.state.jobs[name] for name in info.allocations if name not in info.preemptible)
             known = info.cache["guaranteed", team] = sorted(job.id for job in jobs if job.team == team)
         return known
 
@@ -406,7 +406,7 @@ class NodeSearch:
         if nodes is None:
             return None
         wanted = self._wanted(nodes)
-        infos = {name: self.world.node_infos[name] for name in wanted}
+        infos = {name: self.state.node_infos[name] for name in wanted}
         beyond = {name: more for name, want in wanted.items() if (more := want.gpus - bound(infos[name])) > 0}
         free = all(self._available(infos[name]).covers(want) for name, want in wanted.items())
         if free and not self.short and not beyond:
@@ -417,12 +417,12 @@ class NodeSearch:
         if not owed and not any(space.meets(space) for space in missing.values()):
             return self._ending(nodes)
         if self.short:  # the quota is missing wherever the jobs are that hold it
-            jobs = (job for job in self.world.jobs.values() if job.request.gpu_type == self.kind)
+            jobs = (job for job in self.state.jobs.values() if job.request.gpu_type == self.kind)
         else:
-            jobs = (self.world.jobs[name] for info in infos.values() for name in info.allocations)
+            jobs = (self.state.jobs[name] for info in infos.values() for name in info.allocations)
         stoppable = {job.id: job for job in jobs if stop(job)}
         victims = choose_victims(
-            missing, self.resource, order_candidates(stoppable.values(), self.world, self.now), owed
+            missing, self.resource, order_candidates(stoppable.values(), self.state, self.now), owed
         )
         return None if not victims else Preempt(tuple(job.id for job in victims), nodes)
 
@@ -430,7 +430,7 @@ class NodeSearch:
         leaving = [
             job
             for node in set(nodes)
-            for job in (self.world.jobs[name] for name in self.world.node_infos[node].allocations)
+            for job in (self.state.jobs[name] for name in self.state.node_infos[node].allocations)
             if job.terminating
         ]
         until = max((job.notice for job in leaving if job.notice is not None), default=None)
@@ -439,9 +439,9 @@ class NodeSearch:
         return Blocked(Reason.VICTIMS_TERMINATING, text, until, reserve=reserve)
 
 
-def full_share_requests(team: str, world: ClusterState) -> set[ResourceRequest]:
+def full_share_requests(team: str, state: ClusterState) -> set[ResourceRequest]:
     """Returns the requests that are known to wait for the end of a job of their own team."""
-    found: set[ResourceRequest] = world.team_cache(team).setdefault("full share", set())
+    found: set[ResourceRequest] = state.team_cache(team).setdefault("full share", set())
     return found
 
 
@@ -462,14 +462,14 @@ _OfTeam = tuple[tuple[Job, Nodes] | None, Job | None]  # the owner with its node
 
 
 def nodes_reserved_for_others(
-    request: Job, kind: str, world: ClusterState, now: datetime
+    request: Job, kind: str, state: ClusterState, now: datetime
 ) -> tuple[Job | None, frozenset[str]]:
     """The nodes that a guest leaves to other teams, and a job that waits for them."""
-    waiting = _waiting(kind, world, now)
+    waiting = _waiting(kind, state, now)
     found: list[tuple[Job, Iterable[str]]] = [one for one in waiting.owners if one[0].team != request.team]
     first = next((job for job in waiting.no_share if job.team != request.team), None)
     if first is not None and _came(first) < _came(request):
-        found.append((first, closest_nodes(first, world)))
+        found.append((first, closest_nodes(first, state)))
     return (found[0][0] if found else None), frozenset(name for _, nodes in found for name in nodes)
 
 
@@ -485,55 +485,55 @@ def _came(job: Job) -> tuple[datetime, str]:
     return job.submitted, job.id
 
 
-def _waiting(kind: str, world: ClusterState, now: datetime) -> _WaitingTeams:
-    known: tuple[datetime, _WaitingTeams] | None = world.memo.get(("waiting", kind))
+def _waiting(kind: str, state: ClusterState, now: datetime) -> _WaitingTeams:
+    known: tuple[datetime, _WaitingTeams] | None = state.memo.get(("waiting", kind))
     if known is None or known[0] != now:
-        teams = [team for team, of in world.queues if team and of == kind and world.available_quota(team, kind) > 0]
-        found = [_of_team(team, kind, world, now) for team in teams]
+        teams = [team for team, of in state.queues if team and of == kind and state.available_quota(team, kind) > 0]
+        found = [_of_team(team, kind, state, now) for team in teams]
         owners = sorted((owner for owner, _ in found if owner is not None), key=lambda one: _came(one[0]))
         homeless = sorted((job for _, job in found if job is not None), key=_came)
-        known = world.memo["waiting", kind] = (now, _WaitingTeams(tuple(owners), tuple(homeless)))
+        known = state.memo["waiting", kind] = (now, _WaitingTeams(tuple(owners), tuple(homeless)))
     return known[1]
 
 
-def _of_team(team: str, kind: str, world: ClusterState, now: datetime) -> _OfTeam:
-    memo = world.team_cache(team)
+def _of_team(team: str, kind: str, state: ClusterState, now: datetime) -> _OfTeam:
+    memo = state.team_cache(team)
     known: tuple[datetime, _OfTeam] | None = memo.get(("waiting", kind))
     if known is None or known[0] != now:
-        known = memo["waiting", kind] = (now, (_share_owner(team, kind, world, now), _no_share(team, kind, world, now)))
+        known = memo["waiting", kind] = (now, (_share_owner(team, kind, state, now), _no_share(team, kind, state, now)))
     return known[1]
 
 
-def _share_owner(team: str, kind: str, world: ClusterState, now: datetime) -> tuple[Job, Nodes] | None:
+def _share_owner(team: str, kind: str, state: ClusterState, now: datetime) -> tuple[Job, Nodes] | None:
     """The first job of a team that only guests and borrowers keep from its own share, and its nodes there."""
-    share = world.quota_by_team(kind).get(team, {})
-    keys = world.queues[team, kind][team].keys
+    share = state.quota_by_team(kind).get(team, {})
+    keys = state.queues[team, kind][team].keys
     tried: set[ResourceRequest] = set()
-    for job in _inside_quota(team, kind, keys, world, now) if share else ():
-        nodes = None if job.request in tried else fits_own_share(job, share, world, beside_own=True)
+    for job in _inside_quota(team, kind, keys, state, now) if share else ():
+        nodes = None if job.request in tried else fits_own_share(job, share, state, beside_own=True)
         if nodes is not None:
             return job, nodes
         tried.add(job.request)
     return None
 
 
-def _no_share(team: str, kind: str, world: ClusterState, now: datetime) -> Job | None:
+def _no_share(team: str, kind: str, state: ClusterState, now: datetime) -> Job | None:
     """Returns the first job of a team that may not be passed any more and that its share cannot hold."""
-    share = world.quota_by_team(kind).get(team, {})
-    keys = queue.waiting_since(world.queues[team, kind][team].keys, now - world.cluster.scheduling.max_backfill_wait)
+    share = state.quota_by_team(kind).get(team, {})
+    keys = queue.waiting_since(state.queues[team, kind][team].keys, now - state.cluster.scheduling.max_backfill_wait)
     tried: set[ResourceRequest] = set()
-    for job in _inside_quota(team, kind, keys, world, now):
-        if job.request not in tried and fits_own_share(job, share, world, beside_own=False) is None:
+    for job in _inside_quota(team, kind, keys, state, now):
+        if job.request not in tried and fits_own_share(job, share, state, beside_own=False) is None:
             return job
         tried.add(job.request)
     return None
 
 
 def _inside_quota(
-    team: str, kind: str, keys: Iterable[JobOrderKey], world: ClusterState, now: datetime
+    team: str, kind: str, keys: Iterable[JobOrderKey], state: ClusterState, now: datetime
 ) -> Iterator[Job]:
     """Returns the jobs of a team within its quota, together with the job of their own team that they may not pass."""
-    left, ahead = world.available_quota(team, kind), first_past_max_wait((team, kind), team, world, now)
+    left, ahead = state.available_quota(team, kind), first_past_max_wait((team, kind), team, state, now)
     behind = left if ahead is None else left - ahead.request.gpus
 
     def fitting() -> Iterator[Job]:
@@ -541,17 +541,17 @@ def _inside_quota(
             passes = ahead is None or one <= job_order_key(ahead)
             if not passes and behind <= 0:
                 return
-            job = world.jobs[one[-1]]
+            job = state.jobs[one[-1]]
             if job.request.gpus <= (left if passes else behind):
                 yield job
 
-    return jobs_blocked_by_others(fitting(), world)
+    return jobs_blocked_by_others(fitting(), state)
 
 
-def fits_own_share(job: Job, share: dict[str, int], world: ClusterState, *, beside_own: bool) -> Nodes | None:
+def fits_own_share(job: Job, share: dict[str, int], state: ClusterState, *, beside_own: bool) -> Nodes | None:
     """Returns nodes of the team's share for a job, beside the team's own jobs or instead of them."""
     resource = next(pod.resource for pod in job.request.pods if pod.resource)
-    infos = [info for name in share if (info := world.node_infos[name]).node.open]
+    infos = [info for name in share if (info := state.node_infos[name]).node.open]
 
     def space(info: NodeInfo, _: object) -> Resources:
         own = info.guaranteed_by_team.get(resource, {}).get(job.team, 0) if beside_own else 0

@@ -48,31 +48,31 @@ class Blocked:
         return self.text if isinstance(self.text, str) else self.text()
 
 
-def config_violation(request: Job, world: ClusterState) -> Refuse | None:
+def config_violation(request: Job, state: ClusterState) -> Refuse | None:
     """Returns why the configuration does not allow a job on any nodes."""
     if request.inadmissible:
         return Refuse(Reason.NOT_ALLOWED, request.inadmissible)
-    team = world.team(request.team)
-    if request.user in world.teams.blocked:
+    team = state.team(request.team)
+    if request.user in state.teams.blocked:
         return Refuse(Reason.BLOCKED, BLOCKED)
     if team is None:
         return Refuse(Reason.UNKNOWN_TEAM, f"There is no team “{request.team}” any more; choose another one.")
     return (
-        _no_template(request, team, world)
-        or _not_special(request, world)
-        or world.config_cache(
+        _no_template(request, team, state)
+        or _not_special(request, state)
+        or state.config_cache(
             ("too much", request.team, request.template, request.preemptible, request.request),
             lambda: (
-                _too_many_ports(request, world)
-                or _more_than_extended_quota(request, team, world)
-                or _by_type(request, team, world)
+                _too_many_ports(request, state)
+                or _more_than_extended_quota(request, team, state)
+                or _by_type(request, team, state)
             ),
         )
     )
 
 
-def _too_many_ports(request: Job, world: ClusterState) -> Refuse | None:
-    asked, ports = ports_of(request.request), world.cluster.host_ports
+def _too_many_ports(request: Job, state: ClusterState) -> Refuse | None:
+    asked, ports = ports_of(request.request), state.cluster.host_ports
     if not asked or (ports is not None and asked <= len(ports.numbers)):
         return None
     if ports is None:
@@ -82,11 +82,11 @@ def _too_many_ports(request: Job, world: ClusterState) -> Refuse | None:
     return Refuse(Reason.EXCEEDS_LIMIT, sentence)
 
 
-def _more_than_extended_quota(request: Job, team: Team, world: ClusterState) -> Refuse | None:
+def _more_than_extended_quota(request: Job, team: Team, state: ClusterState) -> Refuse | None:
     quotas = dict(team.extended_quota)
     for name, asked in request.quota_extended:
         if name in quotas and asked > quotas[name] * GPU:
-            what = f"a quota of {quotas[name]} {world.cluster.resource_title(name)}"
+            what = f"a quota of {quotas[name]} {state.cluster.resource_title(name)}"
             sentence = f"Team {team.title or team.name} has {what}; you asked for {shown(asked)}."
             return Refuse(Reason.EXCEEDS_LIMIT, sentence)
     return None
@@ -96,19 +96,19 @@ def ports_of(charge: ResourceRequest) -> int:
     return sum(pod.ports for pod in charge.pods)
 
 
-def _by_type(request: Job, team: Team, world: ClusterState) -> Refuse | None:
+def _by_type(request: Job, team: Team, state: ClusterState) -> Refuse | None:
     kind = request.request.gpu_type
     if kind is not None:
-        found = world.cluster.gpu_type(kind)
+        found = state.cluster.gpu_type(kind)
         if found is None or any(pod.resource not in {"", found.resource} for pod in request.request.pods):
             return Refuse(Reason.UNKNOWN_TYPE, f"There are no GPUs of type “{kind}” any more; choose another type.")
-        return _more_than_limits(request, kind, team, world)
+        return _more_than_limits(request, kind, team, state)
     return None
 
 
-def _no_template(request: Job, team: Team, world: ClusterState) -> Refuse | None:
+def _no_template(request: Job, team: Team, state: ClusterState) -> Refuse | None:
     """Of a job that waits: what is asked for now the Hub has just checked, with files that may be newer than ours."""
-    name, known = request.template, world.teams.templates
+    name, known = request.template, state.teams.templates
     if known is None or not name or request.state is JobState.SUBMITTED:
         return None
     if name not in known:
@@ -119,15 +119,15 @@ def _no_template(request: Job, team: Team, world: ClusterState) -> Refuse | None
     return Refuse(Reason.UNKNOWN_TEMPLATE, sentence)
 
 
-def _not_special(request: Job, world: ClusterState) -> Refuse | None:
-    off = frozenset(request.special.special if request.special else ()) - world.cluster.special
+def _not_special(request: Job, state: ClusterState) -> Refuse | None:
+    off = frozenset(request.special.special if request.special else ()) - state.cluster.special
     if not off:
         return None
     sentence = f"Special permissions ({format_permissions(off)}) are not switched on any more; choose another template."
     return Refuse(Reason.NOT_ALLOWED, sentence)
 
 
-def _more_than_limits(request: Job, kind: str, team: Team, world: ClusterState) -> Refuse | None:
+def _more_than_limits(request: Job, kind: str, team: Team, state: ClusterState) -> Refuse | None:
     asked, hard, title = request.request.gpus, team.user_caps.hard, team.title or team.name
     if hard is not None and asked > hard:
         sentence = f"Team {title} gives one person at most {counted(hard)}; you asked for {shown(asked)}."
@@ -138,33 +138,33 @@ def _more_than_limits(request: Job, kind: str, team: Team, world: ClusterState) 
             sentence = f"Team {title} may borrow at most {counted(limit)}; you asked for {shown(asked)}."
             return Refuse(Reason.EXCEEDS_LIMIT, sentence, limit)
         return None
-    quota = world.quota(request.team, kind)
-    if asked > quota and world.teams.has_quota and world.cluster.scheduler.is_native:
+    quota = state.quota(request.team, kind)
+    if asked > quota and state.teams.has_quota and state.cluster.scheduler.is_native:
         what = f"a quota of {counted(quota)} of type {kind}" if quota else f"no quota of GPUs of type {kind}"
-        borrows = " A preemptible job may use idle GPUs of others." if _could_borrow(request, team, world) else ""
+        borrows = " A preemptible job may use idle GPUs of others." if _could_borrow(request, team, state) else ""
         return Refuse(Reason.EXCEEDS_LIMIT, f"Team {title} has {what}; you asked for {shown(asked)}.{borrows}", quota)
     return None
 
 
-def _could_borrow(request: Job, team: Team, world: ClusterState) -> bool:
+def _could_borrow(request: Job, team: Team, state: ClusterState) -> bool:
     """True if the same job could be preemptible: its template offers that, and its team may borrow so many GPUs."""
-    offering = world.teams.borrowing
+    offering = state.teams.borrowing
     offered = offering is None or not request.template or request.template in offering
     return offered and (team.borrow_limit is None or request.request.gpus <= team.borrow_limit)
 
 
-def larger_than_nodes(charge: ResourceRequest, world: ClusterState) -> Blocked | None:
+def larger_than_nodes(charge: ResourceRequest, state: ClusterState) -> Blocked | None:
     """Returns what a job asks for beyond the present nodes, even if they were empty; with the most that one has.
 
     The job waits: a node that restarts, or that an autoscaler adds, may hold it. Refused: to remember the sizes of
     nodes that are gone, so that a job is refused only if no node ever had enough.
     """
     pods, kind = charge.pods, charge.gpu_type
-    if world.config_cache(("on some nodes", charge), lambda: _on_some_nodes(charge, world)):
+    if state.config_cache(("on some nodes", charge), lambda: _on_some_nodes(charge, state)):
         return None
-    if _nothing_of_its_kind(kind, world):
+    if _nothing_of_its_kind(kind, state):
         return None
-    infos = _suitable(charge, world)
+    infos = _suitable(charge, state)
     largest = max(pods, key=lambda pod: pod.gpus)
     most = max((info.allocatable(largest.resource).gpus for info in infos), default=0)
     if kind is not None and not most:
@@ -179,14 +179,14 @@ def larger_than_nodes(charge: ResourceRequest, world: ClusterState) -> Blocked |
         return Blocked(Reason.NO_FIT, sentence)
     too_large = next((pod for pod in pods if not _on_node_infos((pod,), infos)), None)
     if too_large is not None:
-        return Blocked(Reason.NO_FIT, _share_sentence(too_large, infos, world))
+        return Blocked(Reason.NO_FIT, _share_sentence(too_large, infos, state))
     smallest = sorted(pods, key=lambda pod: (pod.gpus, pod.cpu_milli, pod.memory_bytes))
     fit = bisect_right(range(1, len(pods)), False, key=lambda count: not _on_node_infos(tuple(smallest[:count]), infos))
     sentence = f"The cluster's nodes can not hold the {len(pods)} pods of this job together, only {fit} of them."
     return Blocked(Reason.NO_FIT, sentence)
 
 
-def _share_sentence(pod: PodRequest, infos: list[NodeInfo], world: ClusterState) -> str:
+def _share_sentence(pod: PodRequest, infos: list[NodeInfo], state: ClusterState) -> str:
     """Names what a pod asks for that no node has beside its GPUs, and the most that a node has."""
     wholes = [info.allocatable(pod.resource) for info in infos if pod.placement.matches(info.node)]
     spaces = [space for space in wholes if space.gpus >= pod.gpus]
@@ -195,7 +195,7 @@ def _share_sentence(pod: PodRequest, infos: list[NodeInfo], world: ClusterState)
     for name, amount in pod.extended:
         largest = max(dict(space.extended).get(name, 0) for space in spaces)
         if largest < amount:
-            told = f"has more than {shown(largest)} {world.cluster.resource_title(name)}"
+            told = f"has more than {shown(largest)} {state.cluster.resource_title(name)}"
             return f"No node that this job could use {told}; you asked for {shown(amount)} on one node."
     spaces = [space for space in spaces if space.has(pod.extended)] or spaces
     beside = "" if pod.resource else " beside what comes with its GPUs"
@@ -222,65 +222,65 @@ def _rounded_share(memory: int) -> str:
     return units.size(units.at_most(memory))
 
 
-def _nothing_of_its_kind(kind: str | None, world: ClusterState) -> bool:
+def _nothing_of_its_kind(kind: str | None, state: ClusterState) -> bool:
     """True if no node has GPUs of a type, or there is no node at all."""
-    found = world.cluster.gpu_type(kind) if kind is not None else None
-    nodes = (info.node for info in world.node_infos.values())
+    found = state.cluster.gpu_type(kind) if kind is not None else None
+    nodes = (info.node for info in state.node_infos.values())
     return not any(found is None or has_type(node, found) for node in nodes)
 
 
-def _on_some_nodes(charge: ResourceRequest, world: ClusterState) -> bool:
+def _on_some_nodes(charge: ResourceRequest, state: ClusterState) -> bool:
     """True if all nodes together could hold it, empty and open."""
     pods = charge.pods
-    if len(pods) == 1 and _some_node_fits(pods[0], world):
+    if len(pods) == 1 and _some_node_fits(pods[0], state):
         return True
-    return _on_node_infos(pods, _suitable(charge, world))
+    return _on_node_infos(pods, _suitable(charge, state))
 
 
 def _on_node_infos(pods: tuple[PodRequest, ...], infos: list[NodeInfo]) -> bool:
     return place_best(pods, infos, lambda info, pod: info.allocatable(pod.resource), lambda _, left: left) is not None
 
 
-def _suitable(charge: ResourceRequest, world: ClusterState) -> list[NodeInfo]:
-    return [info for info in world.node_infos.values() if any(pod.placement.matches(info.node) for pod in charge.pods)]
+def _suitable(charge: ResourceRequest, state: ClusterState) -> list[NodeInfo]:
+    return [info for info in state.node_infos.values() if any(pod.placement.matches(info.node) for pod in charge.pods)]
 
 
-def _some_node_fits(pod: PodRequest, world: ClusterState) -> bool:
-    pool = world.pool(pod.resource, pod.placement)
+def _some_node_fits(pod: PodRequest, state: ClusterState) -> bool:
+    pool = state.pool(pod.resource, pod.placement)
     if any(info.allocatable(pod.resource).holds(pod) for info in pool.node_infos.values()):
         return True
-    infos = world.node_infos.values()
+    infos = state.node_infos.values()
     return any(info.allocatable(pod.resource).holds(pod) and pod.placement.matches(info.node) for info in infos)
 
 
-def missing_approvals(request: Job, world: ClusterState) -> tuple[RequiredApproval, ...]:
+def missing_approvals(request: Job, state: ClusterState) -> tuple[RequiredApproval, ...]:
     """Returns the approvals that are missing; none where the files forbid the start in any case."""
-    found = required_approvals(request, world)
-    return found if found and config_violation(request, world) is None else ()
+    found = required_approvals(request, state)
+    return found if found and config_violation(request, state) is None else ()
 
 
-def caps(request: Job, world: ClusterState) -> Blocked | None:
+def caps(request: Job, state: ClusterState) -> Blocked | None:
     """Returns the wait for an approval, or for the end of another job of the user or team."""
-    needs = required_approvals(request, world)
+    needs = required_approvals(request, state)
     if needs:
         return Blocked(Reason.APPROVAL, " ".join(need.sentence for need in needs))
-    team, taken = world.team(request.team), _ports_taken(request, world) or _over_extended_quota(request, world)
+    team, taken = state.team(request.team), _ports_taken(request, state) or _over_extended_quota(request, state)
     if team is None or taken is not None:
         return taken
     asked, title = request.request.gpus, team.title or team.name
     own = request.reserved_gpus
     if request.request.gpu_type is None:
-        return _cpu_caps(request, title, world)
+        return _cpu_caps(request, title, state)
     hard = team.user_caps.hard
-    if hard is not None and (held := world.held_by(request.team, request.user) - own) + asked > hard:
-        hold = "hold or were promised" if world.reserved_by_user(request.team, request.user) > own else "hold"
+    if hard is not None and (held := state.held_by(request.team, request.user) - own) + asked > hard:
+        hold = "hold or were promised" if state.reserved_by_user(request.team, request.user) > own else "hold"
         return Blocked(
             Reason.USER_CAP,
             f"You {hold} {counted(held)} of the {shown(hard)} that team {title} gives one person; "
             f"this job waits until {free_of_them(held + asked - hard)}.",
         )
     if request.preemptible and team.borrow_limit is not None:
-        borrowed, limit = world.borrowed(request.team), team.borrow_limit
+        borrowed, limit = state.borrowed(request.team), team.borrow_limit
         if borrowed + asked > limit:
             left = shown(limit - borrowed) if borrowed < limit else "no"
             return Blocked(
@@ -291,9 +291,9 @@ def caps(request: Job, world: ClusterState) -> Blocked | None:
     return None
 
 
-def _ports_taken(request: Job, world: ClusterState) -> Blocked | None:
-    ports = world.cluster.host_ports
-    if ports is None or not (asked := ports_of(request.request)) or asked <= (free := len(world.free_ports())):
+def _ports_taken(request: Job, state: ClusterState) -> Blocked | None:
+    ports = state.cluster.host_ports
+    if ports is None or not (asked := ports_of(request.request)) or asked <= (free := len(state.free_ports())):
         return None
     used = len(ports.numbers) - free
     sentence = (
@@ -303,26 +303,26 @@ def _ports_taken(request: Job, world: ClusterState) -> Blocked | None:
     return Blocked(Reason.HOST_PORTS, sentence)
 
 
-def _over_extended_quota(request: Job, world: ClusterState) -> Blocked | None:
+def _over_extended_quota(request: Job, state: ClusterState) -> Blocked | None:
     if not request.quota_extended:
         return None
-    team = world.team(request.team) or Team(request.team)
+    team = state.team(request.team) or Team(request.team)
     quotas = dict(team.extended_quota)
     for name, asked in request.quota_extended:
-        used = world.extended(request.team, name) - (asked if request.reserved else 0)
+        used = state.extended(request.team, name) - (asked if request.reserved else 0)
         if name in quotas and used + asked > quotas[name] * GPU:
-            what = f"{shown(used)} of its {quotas[name]} {world.cluster.resource_title(name)}"
+            what = f"{shown(used)} of its {quotas[name]} {state.cluster.resource_title(name)}"
             sentence = f"Team {team.title or team.name} uses {what}; this job needs {shown(asked)}."
             return Blocked(Reason.TEAM_QUOTA, sentence)
     return None
 
 
-def _cpu_caps(request: Job, title: str, world: ClusterState) -> Blocked | None:
-    per_user, per_team = world.cluster.cpu_jobs.per_user, world.cluster.cpu_jobs.per_team
-    mine = world.cpu_jobs(request.team, request.user)
+def _cpu_caps(request: Job, title: str, state: ClusterState) -> Blocked | None:
+    per_user, per_team = state.cluster.cpu_jobs.per_user, state.cluster.cpu_jobs.per_team
+    mine = state.cpu_jobs(request.team, request.user)
     if per_user is not None and mine >= per_user:
         return Blocked(Reason.USER_CAP, f"You have {mine} jobs without GPUs in team {title}, and may have {per_user}.")
-    if per_team is not None and world.cpu_jobs(request.team) >= per_team:
+    if per_team is not None and state.cpu_jobs(request.team) >= per_team:
         return Blocked(Reason.TEAM_CAP, f"Team {title} has {per_team} jobs without GPUs, which is its most.")
     return None
 
@@ -344,9 +344,9 @@ class RequiredApproval:
     sentence: str
 
 
-def required_approvals(job: Job, world: ClusterState) -> tuple[RequiredApproval, ...]:
+def required_approvals(job: Job, state: ClusterState) -> tuple[RequiredApproval, ...]:
     """Returns the approvals that this job needs before it is queued."""
-    return tuple(need for need in (_over_soft_cap(job, world), _special(job)) if need is not None)
+    return tuple(need for need in (_over_soft_cap(job, state), _special(job)) if need is not None)
 
 
 def approvers(team: Team, user: str) -> tuple[str, ...]:
@@ -383,19 +383,19 @@ def _special(job: Job) -> RequiredApproval | None:
     )
 
 
-def _over_soft_cap(job: Job, world: ClusterState) -> RequiredApproval | None:
+def _over_soft_cap(job: Job, state: ClusterState) -> RequiredApproval | None:
     """More GPUs than the team gives one person without approval, alone or with what the person holds already."""
-    team, asked, kind = world.team(job.team), job.request.gpus, job.request.gpu_type
+    team, asked, kind = state.team(job.team), job.request.gpus, job.request.gpu_type
     if kind is None or team is None or team.user_caps.soft is None or job.approved:
         return None
     hard = team.user_caps.hard
     if hard is not None and hard <= team.user_caps.soft:
         return None  # the largest approvable value
     own = job.reserved_gpus
-    soft, held = team.user_caps.soft, world.held_by(job.team, job.user) - own
+    soft, held = team.user_caps.soft, state.held_by(job.team, job.user) - own
     if held + asked <= soft:
         return None
-    promised = world.reserved_by_user(job.team, job.user) > own
+    promised = state.reserved_by_user(job.team, job.user) > own
     hold = "hold or were promised" if promised else "hold"
     title = team.title or team.name
     if asked <= soft:

@@ -121,7 +121,7 @@ class NodeInfo:
         if self.cache:
             self.cache.clear()
         name, pods, holders = job.id, job.request.pods, self.allocations
-        # Most jobs have one pod, and most worlds are built of many jobs: no tuple is made for each.
+        # Most jobs have one pod, and most states are built of many jobs: no tuple is made for each.
         holders[name] = pods if len(pods) == 1 else (*holders.get(name, ()), pod)
         if job.preemptible:
             self.preemptible.add(name)

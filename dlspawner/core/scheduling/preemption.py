@@ -31,47 +31,47 @@ from dlspawner.core.scheduling.node_info import NO_RESOURCES, NodeInfo, Resource
 _BEFORE_STOP = frozenset({JobState.STARTING, JobState.RUNNING})
 
 
-def may_be_stopped(job: Job, request: Job, world: ClusterState) -> bool:
+def may_be_stopped(job: Job, request: Job, state: ClusterState) -> bool:
     """True if a job may ever be a victim of the request; its run time is not considered."""
     if not job.holds or job.terminating or request.preemptible:
         return False
     if job.preemptible:
         return True
-    team = world.team(request.team)
+    team = state.team(request.team)
     return (
         job.team == request.team and team is not None and team.preempt_within_team and job.priority < request.priority
     )
 
 
-def protected_until(job: Job, world: ClusterState, now: datetime) -> datetime:
+def protected_until(job: Job, state: ClusterState, now: datetime) -> datetime:
     """Until when the minimum run time protects a job; one that has not begun to run begins now at the earliest."""
-    return min(job.started or now, now) + world.cluster.scheduling.min_run
+    return min(job.started or now, now) + state.cluster.scheduling.min_run
 
 
-def is_protected(job: Job, world: ClusterState, now: datetime) -> bool:
-    return job.started is None or now < protected_until(job, world, now)
+def is_protected(job: Job, state: ClusterState, now: datetime) -> bool:
+    return job.started is None or now < protected_until(job, state, now)
 
 
-def stop_time(job: Job, world: ClusterState, now: datetime) -> datetime:
+def stop_time(job: Job, state: ClusterState, now: datetime) -> datetime:
     """When a victim that is told now is stopped: the notice begins when it has run for the minimum time."""
-    return max(now, protected_until(job, world, now)) + world.cluster.scheduling.notice
+    return max(now, protected_until(job, state, now)) + state.cluster.scheduling.notice
 
 
-def deferred_stop_time(job: Job, world: ClusterState, now: datetime) -> datetime | None:
+def deferred_stop_time(job: Job, state: ClusterState, now: datetime) -> datetime | None:
     """Returns the time until which a victim runs on after its notice, because it took long to start."""
     if job.started is None or job.started > now:
         return None
-    until = protected_until(job, world, now)
+    until = protected_until(job, state, now)
     return until if now < until else None
 
 
-def order_candidates(candidates: Iterable[Job], world: ClusterState, now: datetime) -> list[Job]:
+def order_candidates(candidates: Iterable[Job], state: ClusterState, now: datetime) -> list[Job]:
     """Orders possible victims, the first one first: borrowers, then the team's own jobs, by the time of their earliest
     stop.
 
     All jobs beyond the minimum run time may leave equally soon, so that the rest of the order decides.
     """
-    return sorted(candidates, key=lambda job: (not job.preemptible, stop_time(job, world, now), *_order(job, world)))
+    return sorted(candidates, key=lambda job: (not job.preemptible, stop_time(job, state, now), *_order(job, state)))
 
 
 def choose_victims(
@@ -102,30 +102,30 @@ def choose_victims(
     return tuple(job for job, _, _ in _needed(taken, missing, quota_missing))
 
 
-def unneeded_victims(world: ClusterState) -> tuple[Job, ...]:
+def unneeded_victims(state: ClusterState) -> tuple[Job, ...]:
     """Returns the victims that no job waits for any more: the job with the reservation is gone, or has another place.
 
     Jobs that are stopping already can not be spared. Nor does a job that leaves later make up for one that leaves
     earlier: each reservation on a node would make the earlier ones there wait longer.
     """
     found: list[Job] = []
-    wanting = {(job.team, job.request.gpu_type) for job in _reserved(world)}
+    wanting = {(job.team, job.request.gpu_type) for job in _reserved(state)}
     kept: dict[str, Resources] = {}  # the resources that spared jobs keep, by node
     quota: dict[tuple[str, str], int] = {}  # the freed quota beyond the needs of the team's pending jobs
-    noticed = [job for job in (world.jobs[name] for name in world.noticed) if job.state in _BEFORE_STOP]
-    for job in sorted(noticed, key=lambda job: _order(job, world), reverse=True):
+    noticed = [job for job in (state.jobs[name] for name in state.noticed) if job.state in _BEFORE_STOP]
+    for job in sorted(noticed, key=lambda job: _order(job, state), reverse=True):
         kind = job.request.gpu_type
         whose = (job.team, kind) if kind and not job.preemptible and (job.team, kind) in wanting else None
         if whose is not None and whose not in quota:
-            quota[whose] = world.available_quota(*whose) + world.releasing(*whose)
+            quota[whose] = state.available_quota(*whose) + state.releasing(*whose)
         if whose is not None and quota[whose] < job.request.gpus:
             continue  # a job of the team waits for that quota
         resource = next((pod.resource for pod in job.request.pods if pod.resource), "")
-        wanted = {name for name in job.nodes if name in world.node_infos and world.node_infos[name].reservations}
+        wanted = {name for name in job.nodes if name in state.node_infos and state.node_infos[name].reservations}
         holds = _gives(job, dict.fromkeys(wanted, NO_RESOURCES), resource)
         keeps = {name: kept.get(name, NO_RESOURCES) + space for name, space in holds.items()}
-        infos = [world.node_infos[name] for name in keeps]
-        if whose and any(_leaves_share(job, info, resource, world) < keeps[info.node.name].gpus for info in infos):
+        infos = [state.node_infos[name] for name in keeps]
+        if whose and any(_leaves_share(job, info, resource, state) < keeps[info.node.name].gpus for info in infos):
             continue  # and here its part of a node
         spared = {one.id for one in found}
         if all(
@@ -150,33 +150,33 @@ class Step(Enum):
     STOP = "stop the victim"
 
 
-def due_steps(world: ClusterState, now: datetime) -> Iterator[tuple[Step, Job, datetime | None]]:
+def due_steps(state: ClusterState, now: datetime) -> Iterator[tuple[Step, Job, datetime | None]]:
     """Returns the steps that are due after a pass over the queue, with the time of the notice from then on.
 
-    Each step must have been put into the world before the next one is asked for.
+    Each step must have been put into the state before the next one is asked for.
     """
-    if not world.reserved_jobs and not world.noticed:
+    if not state.reserved_jobs and not state.noticed:
         return
-    native = world.cluster.scheduler.is_native  # an engine names its own victims
-    for job in stale_reservations(world):
+    native = state.cluster.scheduler.is_native  # an engine names its own victims
+    for job in stale_reservations(state):
         yield Step.RELEASE, job, None
-    for job in unneeded_victims(world) if native else ():
+    for job in unneeded_victims(state) if native else ():
         yield Step.SPARE, job, None
-    noticed = sorted(world.noticed)
-    for job in [job for job in (world.jobs[name] for name in noticed) if job.notice is not None and job.notice <= now]:
-        later = deferred_stop_time(job, world, now) if native else None
+    noticed = sorted(state.noticed)
+    for job in [job for job in (state.jobs[name] for name in noticed) if job.notice is not None and job.notice <= now]:
+        later = deferred_stop_time(job, state, now) if native else None
         yield (Step.STOP if later is None else Step.DEFER), job, later
 
 
-def _leaves_share(job: Job, info: NodeInfo, resource: str, world: ClusterState) -> float:
+def _leaves_share(job: Job, info: NodeInfo, resource: str, state: ClusterState) -> float:
     """Milli-GPUs that the job's team may keep on a node, if its share is too small beside what was promised there."""
-    beyond = share_overrun(job.team, job.request.gpu_type or "", info, world)
-    return releasing_of(job.team, info, resource, world) - beyond if beyond else inf
+    beyond = share_overrun(job.team, job.request.gpu_type or "", info, state)
+    return releasing_of(job.team, info, resource, state) - beyond if beyond else inf
 
 
-def share_overrun(team: str, kind: str, info: NodeInfo, world: ClusterState) -> int:
+def share_overrun(team: str, kind: str, info: NodeInfo, state: ClusterState) -> int:
     """By how much what a team's guaranteed jobs hold and were promised on a node of its share is others' there."""
-    found, shares = world.cluster.gpu_type(kind), world.quota_by_node(kind).get(info.node.name, {})
+    found, shares = state.cluster.gpu_type(kind), state.quota_by_node(kind).get(info.node.name, {})
     if found is None or team not in shares:
         return 0  # a guest
     held = info.guaranteed_by_team.get(found.resource, {})
@@ -185,14 +185,14 @@ def share_overrun(team: str, kind: str, info: NodeInfo, world: ClusterState) -> 
     return max(0, held.get(team, 0) - own)
 
 
-def releasing_of(team: str, info: NodeInfo, resource: str, world: ClusterState) -> int:
+def releasing_of(team: str, info: NodeInfo, resource: str, state: ClusterState) -> int:
     """Milli-GPUs of a node that a team's own guaranteed jobs will give back."""
-    jobs = (world.jobs[name] for name in info.terminating)
+    jobs = (state.jobs[name] for name in info.terminating)
     own = (job.id for job in jobs if job.team == team and not job.preemptible)
     return sum(resources_needed(info.allocations[name], resource).gpus for name in own)
 
 
-def stale_reservations(world: ClusterState) -> tuple[Job, ...]:
+def stale_reservations(state: ClusterState) -> tuple[Job, ...]:
     """Returns the pending jobs with a void reservation; the last in the queue is the first to lose its own.
 
     A node is closed or gone, or others are there now; the quota was lowered; the job may not start for other reasons.
@@ -200,12 +200,12 @@ def stale_reservations(world: ClusterState) -> tuple[Job, ...]:
     found: list[Job] = []
     back: dict[str, Resources] = {}  # what those give back, by node
     quota: dict[tuple[str, str | None], int] = {}  # and to their teams
-    for job in sorted(_reserved(world), key=job_order_key, reverse=True):
+    for job in sorted(_reserved(state), key=job_order_key, reverse=True):
         resource = next((pod.resource for pod in job.request.pods if pod.resource), "")
         wants = _gives(job, dict.fromkeys((name for name in job.nodes if name is not None), NO_RESOURCES), resource)
-        may = limits.config_violation(job, world) is None and limits.caps(job, world) is None
-        if may and _nodes_open(job, world) and _quota_comes(job, world, quota.get((job.team, job.request.gpu_type), 0)):
-            comes = {name: world.node_infos[name].available_after_termination(resource, job.id) for name in wants}
+        may = limits.config_violation(job, state) is None and limits.caps(job, state) is None
+        if may and _nodes_open(job, state) and _quota_comes(job, state, quota.get((job.team, job.request.gpu_type), 0)):
+            comes = {name: state.node_infos[name].available_after_termination(resource, job.id) for name in wants}
             if all((space + back.get(name, NO_RESOURCES)).covers(wants[name]) for name, space in comes.items()):
                 continue
         found.append(job)
@@ -217,25 +217,25 @@ def stale_reservations(world: ClusterState) -> tuple[Job, ...]:
     return tuple(found)
 
 
-def _reserved(world: ClusterState) -> list[Job]:
-    return sorted((world.jobs[name] for name in world.reserved_jobs), key=job_order_key)
+def _reserved(state: ClusterState) -> list[Job]:
+    return sorted((state.jobs[name] for name in state.reserved_jobs), key=job_order_key)
 
 
-def _nodes_open(job: Job, world: ClusterState) -> bool:
-    return all(name in world.node_infos and world.node_infos[name].node.open for name in job.nodes if name is not None)
+def _nodes_open(job: Job, state: ClusterState) -> bool:
+    return all(name in state.node_infos and state.node_infos[name].node.open for name in job.nodes if name is not None)
 
 
-def _quota_comes(job: Job, world: ClusterState, back: int) -> bool:
+def _quota_comes(job: Job, state: ClusterState, back: int) -> bool:
     """True if the team's quota is enough, with what is given back and without its own jobs that have notice."""
     kind = job.request.gpu_type
     if kind is None or job.preemptible:
         return True
-    return job.request.gpus <= world.available_quota(job.team, kind, job) + world.releasing(job.team, kind) + back
+    return job.request.gpus <= state.available_quota(job.team, kind, job) + state.releasing(job.team, kind) + back
 
 
-def _order(job: Job, world: ClusterState) -> tuple[object, ...]:
+def _order(job: Job, state: ClusterState) -> tuple[object, ...]:
     kind = job.request.gpu_type
-    over = world.over_quota(job.team, kind) if kind else 0
+    over = state.over_quota(job.team, kind) if kind else 0
     age = job.started.timestamp() if job.started else 0.0
     return (not job.preemptible, not job.idle, job.priority, -over, -age, job.id)
 
@@ -268,20 +268,20 @@ def _needed(
     return needed
 
 
-def victims_of(request: Job, world: ClusterState) -> tuple[Job, ...]:
+def victims_of(request: Job, state: ClusterState) -> tuple[Job, ...]:
     """Returns the leaving jobs that hold a job's reservation: its nodes, or a part of its team's quota."""
     kind, nodes = request.request.gpu_type, set(request.nodes)
     short = (
         kind is not None
         and not request.preemptible
-        and world.available_quota(request.team, kind, request) < (request.request.gpus)
+        and state.available_quota(request.team, kind, request) < (request.request.gpus)
     )
 
     def in_the_way(job: Job) -> bool:
         own = job.team == request.team and not job.preemptible and job.request.gpu_type == kind
         return not nodes.isdisjoint(job.nodes) or (short and own)
 
-    return tuple(job for job in world.jobs.values() if job.terminating and in_the_way(job))
+    return tuple(job for job in state.jobs.values() if job.terminating and in_the_way(job))
 
 
 def victims_will_stop_sentence(request: Job, victims: Sequence[Job]) -> str:
@@ -316,22 +316,22 @@ def _kind(request: Job, job: Job) -> tuple[str, str]:
     return "job", " that is being stopped"
 
 
-def over_quota_jobs(world: ClusterState) -> tuple[Job, ...]:
+def over_quota_jobs(state: ClusterState) -> tuple[Job, ...]:
     """Guaranteed jobs that are more than their team's quota, the newest: a quota was lowered, or a team removed.
 
     They go on, and turn preemptible after notice. Jobs that are leaving do not count, nor do those that ran before
     there was any quota: these go on as they are, or switching quota on would stop them. As few as possible are named.
     """
-    if not world.teams.has_quota:
+    if not state.teams.has_quota:
         return ()
     found: list[Job] = []
     by_team: dict[tuple[str, str], list[Job]] = {}
-    for job in world.jobs.values():
+    for job in state.jobs.values():
         kind = job.request.gpu_type
         if kind is not None and job.holds and not (job.preemptible or job.terminating or job.exempt_from_quota):
             by_team.setdefault((job.team, kind), []).append(job)
     for (team, kind), jobs in sorted(by_team.items()):
-        over = sum(job.request.gpus for job in jobs) - world.quota(team, kind)
+        over = sum(job.request.gpus for job in jobs) - state.quota(team, kind)
         if over <= 0:
             continue
         newest = sorted(jobs, key=_age, reverse=True)
@@ -346,7 +346,7 @@ def over_quota_jobs(world: ClusterState) -> tuple[Job, ...]:
     return tuple(found)
 
 
-def restorable(turned: Iterable[Job], world: ClusterState) -> tuple[Job, ...]:
+def restorable(turned: Iterable[Job], state: ClusterState) -> tuple[Job, ...]:
     """Of the jobs that turned preemptible for a lowered quota those that fit into their team's quota, oldest first.
 
     One that has notice is among them only where it is on its team's share: there the place that it should leave was
@@ -356,23 +356,23 @@ def restorable(turned: Iterable[Job], world: ClusterState) -> tuple[Job, ...]:
     left: dict[tuple[str, str], int] = {}
     for job in sorted(turned, key=_age):
         kind = job.request.gpu_type
-        if kind is None or not (job.preemptible and job.holds) or world.team(job.team) is None:
+        if kind is None or not (job.preemptible and job.holds) or state.team(job.team) is None:
             continue
-        if job.terminating and (job.notice is None or not _on_its_share(job, kind, world)):
+        if job.terminating and (job.notice is None or not _on_its_share(job, kind, state)):
             continue
         whose = (job.team, kind)
-        rest = left[whose] = left[whose] if whose in left else world.available_quota(*whose)
+        rest = left[whose] = left[whose] if whose in left else state.available_quota(*whose)
         if job.request.gpus <= rest:
             found.append(job)
             left[whose] = rest - job.request.gpus
     return tuple(found)
 
 
-def _on_its_share(job: Job, kind: str, world: ClusterState) -> bool:
+def _on_its_share(job: Job, kind: str, state: ClusterState) -> bool:
     """True if the job, if guaranteed, would take no more than its team's share of each of its nodes."""
-    share = world.quota_by_team(kind).get(job.team, {})
+    share = state.quota_by_team(kind).get(job.team, {})
     for name in set(job.nodes):
-        info = world.node_infos.get(name) if name is not None else None
+        info = state.node_infos.get(name) if name is not None else None
         if info is None or share.get(info.node.name, 0) < _guaranteed_with(job, info):
             return False
     return True

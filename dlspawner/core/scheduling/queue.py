@@ -35,21 +35,21 @@ from dlspawner.core.units import counted
 OrderKey = tuple[bool, int, float, datetime, str]
 
 
-def order_key(job: Job, world: ClusterState, now: datetime) -> OrderKey:
+def order_key(job: Job, state: ClusterState, now: datetime) -> OrderKey:
     """The smaller one comes first."""
     later = job.preemptible or job.request.gpu_type is None
-    used = inf if job.request.gpu_type is None else world.usage_of(job.team, now)
+    used = inf if job.request.gpu_type is None else state.usage_of(job.team, now)
     return (later, -job.priority, used, job.submitted, job.id)
 
 
-def order(world: ClusterState, now: datetime) -> list[Job]:
+def order(state: ClusterState, now: datetime) -> list[Job]:
     """All queued jobs, the first one first."""
-    jobs = list(in_order(world, now))
-    return sorted(jobs, key=lambda job: position(job, world, now)) if world.verdicts else jobs
+    jobs = list(in_order(state, now))
+    return sorted(jobs, key=lambda job: position(job, state, now)) if state.verdicts else jobs
 
 
 def in_order(
-    world: ClusterState,
+    state: ClusterState,
     now: datetime,
     skip: Callable[[Job], bool] = lambda _: False,
     full: Collection[tuple[QueueKey, str]] = (),
@@ -59,23 +59,23 @@ def in_order(
     A job that is to be skipped once is skipped for ever, and with it all later ones of its team, lane and priority with
     the same request. Of a ``full`` team in a lane only promised jobs come, and no promised job is skipped.
     """
-    promised = {name: world.jobs[name] for name in world.reserved_jobs}
+    promised = {name: state.jobs[name] for name in state.reserved_jobs}
 
     def line(lane: QueueKey, team: str, keys: list[JobOrderKey]) -> Iterator[OrderKey]:
         index = 0
         while index < len(keys) and (lane, team) not in full:
             one = level, _, job_id = keys[index]
             if job_id not in promised:
-                if skip(world.jobs[job_id]):
+                if skip(state.jobs[job_id]):
                     index = _after_level(keys, index, level)
                     continue
-                yield order_key(world.jobs[job_id], world, now)
+                yield order_key(state.jobs[job_id], state, now)
             index = bisect_right(keys, one)  # the job may be gone
 
-    heads_of_promised = [iter((order_key(job, world, now),)) for job in promised.values()]
+    heads_of_promised = [iter((order_key(job, state, now),)) for job in promised.values()]
     lines = heads_of_promised + [
         line(lane, team, keys)
-        for lane, teams in world.queues.items()
+        for lane, teams in state.queues.items()
         for team, queued in teams.items()
         if (lane, team) not in full
         for keys in queued.alike.values()
@@ -84,7 +84,7 @@ def in_order(
     heapify(heads)
     while heads:
         rank, index = heads[0]
-        job = world.jobs.get(rank[-1])
+        job = state.jobs.get(rank[-1])
         if job is not None and not skip(job):
             yield job
         following = next(lines[index], None)
@@ -94,22 +94,22 @@ def in_order(
             heapreplace(heads, (following, index))
 
 
-def position(request: Job, world: ClusterState, now: datetime) -> int:
+def position(request: Job, state: ClusterState, now: datetime) -> int:
     """The place, from 1, among those that wait for the same; of a job that is not queued (yet), where it would be.
 
     An engine that queues jobs has the first word.
     """
-    verdict = world.verdicts.get(request.id)
+    verdict = state.verdicts.get(request.id)
     if isinstance(verdict, EngineWaits) and verdict.position is not None:
         return verdict.position
     own, before = job_order_key(request), 0
-    used = world.usage_of(request.team, now)
-    for team, queued in world.queues.get(queue_key(request), {}).items():
+    used = state.usage_of(request.team, now)
+    for team, queued in state.queues.get(queue_key(request), {}).items():
         keys = queued.keys
         if team == request.team or request.request.gpu_type is None:
             before += bisect_left(keys, own)
             continue
-        other = world.usage_of(team, now)
+        other = state.usage_of(team, now)
         if other == used:
             before += bisect_left(keys, own)
         else:
@@ -161,17 +161,17 @@ class _OfTeam:
     largest: tuple[tuple[_Size, Job], ...]
 
 
-def blocking_job(request: Job, world: ClusterState, now: datetime) -> Job | None:
+def blocking_job(request: Job, state: ClusterState, now: datetime) -> Job | None:
     """The first job that the request may not pass, if it waits for what others hold and for nothing of its own."""
     where = queue_key(request)
     if where[0]:
-        own = first_past_max_wait(where, request.team, world, now)
+        own = first_past_max_wait(where, request.team, state, now)
         return own if own is not None and job_order_key(own) < job_order_key(request) else None
-    overdue = _past_max_wait(where, world, now)
-    if _must_yield(request, overdue.starved, world):
+    overdue = _past_max_wait(where, state, now)
+    if _must_yield(request, overdue.starved, state):
         return overdue.starved[request.priority]
     one = overdue.first
-    return one if one is not None and order_key(one, world, now) < order_key(request, world, now) else None
+    return one if one is not None and order_key(one, state, now) < order_key(request, state, now) else None
 
 
 def takes_quota_of(ahead: Job, request: Job, left: int) -> bool:
@@ -179,17 +179,17 @@ def takes_quota_of(ahead: Job, request: Job, left: int) -> bool:
     return left - request.request.gpus < ahead.request.gpus
 
 
-def _past_max_wait(where: QueueKey, world: ClusterState, now: datetime) -> _PastMaxWait:
-    known: tuple[datetime, _PastMaxWait] | None = world.memo.get(("overdue", where))
+def _past_max_wait(where: QueueKey, state: ClusterState, now: datetime) -> _PastMaxWait:
+    known: tuple[datetime, _PastMaxWait] | None = state.memo.get(("overdue", where))
     if known is None or known[0] != now:
-        found = [_of_team(where, team, world, now) for team in world.queues.get(where, {})]
+        found = [_of_team(where, team, state, now) for team in state.queues.get(where, {})]
         teams = [one for one in found if one is not None]
         starved = _starving(teams)
         ahead: _OfTeam | None = None
         for one in teams:
-            if (ahead is None or one.rank < ahead.rank) and not _must_yield(one.first, starved, world):
+            if (ahead is None or one.rank < ahead.rank) and not _must_yield(one.first, starved, state):
                 ahead = one
-        known = world.memo["overdue", where] = (now, _PastMaxWait(ahead.first if ahead else None, starved))
+        known = state.memo["overdue", where] = (now, _PastMaxWait(ahead.first if ahead else None, starved))
     return known[1]
 
 
@@ -204,39 +204,39 @@ def _starving(teams: Iterable[_OfTeam]) -> dict[int, Job]:
     return {priority: job for priority, (_, job) in sizes.items()}
 
 
-def _must_yield(job: Job, starved: dict[int, Job], world: ClusterState) -> bool:
+def _must_yield(job: Job, starved: dict[int, Job], state: ClusterState) -> bool:
     """True if a job came when one of its priority was not to be passed any more, and could pass it as it wants less."""
     one = starved.get(job.priority)
     if one is None or job.request.gpus >= one.request.gpus:
         return False
-    return job.submitted >= one.submitted + world.cluster.scheduling.max_backfill_wait
+    return job.submitted >= one.submitted + state.cluster.scheduling.max_backfill_wait
 
 
-def _of_team(where: QueueKey, team: str, world: ClusterState, now: datetime) -> _OfTeam | None:
-    memo = world.team_cache(team)
+def _of_team(where: QueueKey, team: str, state: ClusterState, now: datetime) -> _OfTeam | None:
+    memo = state.team_cache(team)
     known: tuple[datetime, _OfTeam | None] | None = memo.get(("overdue of team", where))
     if known is None or known[0] != now:
-        one = first_past_max_wait(where, team, world, now)
-        rank = None if one is None else order_key(one, world, now)
-        found = _OfTeam(one, rank, _largest_past_max_wait(where, team, world, now)) if one and rank else None
+        one = first_past_max_wait(where, team, state, now)
+        rank = None if one is None else order_key(one, state, now)
+        found = _OfTeam(one, rank, _largest_past_max_wait(where, team, state, now)) if one and rank else None
         known = memo["overdue of team", where] = (now, found)
     return known[1]
 
 
 def _largest_past_max_wait(
-    where: QueueKey, team: str, world: ClusterState, now: datetime
+    where: QueueKey, team: str, state: ClusterState, now: datetime
 ) -> tuple[tuple[_Size, Job], ...]:
     most: dict[int, tuple[_Size, Job]] = {}
-    limit = now - world.cluster.scheduling.max_backfill_wait
-    queued = world.queues.get(where, {}).get(team)
+    limit = now - state.cluster.scheduling.max_backfill_wait
+    queued = state.queues.get(where, {}).get(team)
     for request, keys in sorted(queued.alike.items(), key=lambda one: -one[0].gpus) if queued else ():
         index = 0
         while index < len(keys):
             end = _after_level(keys, index, keys[index][0])
             known = most.get(-keys[index][0])
             if known is None or (-request.gpus, *keys[index][1:]) < known[0]:
-                late = (world.jobs[one[-1]] for one in waiting_since(keys[index:end], limit))
-                job = next(jobs_blocked_by_others(late, world), None)
+                late = (state.jobs[one[-1]] for one in waiting_since(keys[index:end], limit))
+                job = next(jobs_blocked_by_others(late, state), None)
                 size = None if job is None else (-request.gpus, job.submitted, job.id)
                 if job is not None and size is not None and (known is None or size < known[0]):
                     most[job.priority] = (size, job)
@@ -244,23 +244,23 @@ def _largest_past_max_wait(
     return tuple(most.values())
 
 
-def first_past_max_wait(where: QueueKey, team: str, world: ClusterState, now: datetime) -> Job | None:
+def first_past_max_wait(where: QueueKey, team: str, state: ClusterState, now: datetime) -> Job | None:
     """Returns the first job of a team in a lane that may not be passed any more."""
-    memo = world.team_cache(team)
+    memo = state.team_cache(team)
     known: tuple[datetime, Job | None] | None = memo.get(("overdue", where))
     if known is None or known[0] != now:
-        waiting = jobs_blocked_by_others(_late(where, team, world, now), world)
+        waiting = jobs_blocked_by_others(_late(where, team, state, now), state)
         known = memo["overdue", where] = (now, next(waiting, None))
     return known[1]
 
 
-def _late(where: QueueKey, team: str, world: ClusterState, now: datetime) -> Iterator[Job]:
-    queued = world.queues.get(where, {}).get(team)
-    late = waiting_since(queued.keys if queued else (), now - world.cluster.scheduling.max_backfill_wait)
-    return (world.jobs[one[-1]] for one in late)
+def _late(where: QueueKey, team: str, state: ClusterState, now: datetime) -> Iterator[Job]:
+    queued = state.queues.get(where, {}).get(team)
+    late = waiting_since(queued.keys if queued else (), now - state.cluster.scheduling.max_backfill_wait)
+    return (state.jobs[one[-1]] for one in late)
 
 
-def jobs_blocked_by_others(jobs: Iterable[Job], world: ClusterState) -> Iterator[Job]:
+def jobs_blocked_by_others(jobs: Iterable[Job], state: ClusterState) -> Iterator[Job]:
     """A team's jobs, in its order, that wait for what others hold, for nothing of their own, and have no promise.
 
     Many jobs of a user at the cap are passed over at once.
@@ -271,24 +271,24 @@ def jobs_blocked_by_others(jobs: Iterable[Job], world: ClusterState) -> Iterator
         gpus, most = job.request.gpus, capped.get(job.user)
         if job.reserved or gpus >= borrows or (most is not None and gpus >= most and not job.approved):
             continue
-        if is_blocked_by_others(job, world):
+        if is_blocked_by_others(job, state):
             yield job
-        elif (cap := limits.caps(job, world)) is not None and cap.reason is Reason.BORROW_LIMIT:
+        elif (cap := limits.caps(job, state)) is not None and cap.reason is Reason.BORROW_LIMIT:
             borrows = gpus
         elif cap is not None and not job.approved and cap.reason not in _BESIDE_GPUS:
             capped[job.user] = min(gpus, gpus if most is None else most)
 
 
-def is_blocked_by_others(job: Job, world: ClusterState) -> bool:
+def is_blocked_by_others(job: Job, state: ClusterState) -> bool:
     """True if a job waits for allocations of other jobs, and not for a limit of its own or for closed nodes."""
-    if limits.caps(job, world) is not None or limits.config_violation(job, world) is not None:
+    if limits.caps(job, state) is not None or limits.config_violation(job, state) is not None:
         return False
-    return world.config_cache(("on open nodes", job.request), lambda: _could_be_on_open_nodes(job.request, world))
+    return state.config_cache(("on open nodes", job.request), lambda: _could_be_on_open_nodes(job.request, state))
 
 
-def _could_be_on_open_nodes(charge: ResourceRequest, world: ClusterState) -> bool:
+def _could_be_on_open_nodes(charge: ResourceRequest, state: ClusterState) -> bool:
     pods = charge.pods
-    pools = [world.pool(pod.resource, pod.placement) for pod in pods]
+    pools = [state.pool(pod.resource, pod.placement) for pod in pods]
     if len(pods) == 1:
         return any(info.allocatable(pods[0].resource).holds(pods[0]) for info in pools[0].node_infos.values())
     infos = {name: info for pool in pools for name, info in pool.node_infos.items()}
@@ -298,35 +298,35 @@ def _could_be_on_open_nodes(charge: ResourceRequest, world: ClusterState) -> boo
     )
 
 
-def nodes_kept_for_blocking_job(request: Job, world: ClusterState, now: datetime) -> tuple[Job | None, frozenset[str]]:
+def nodes_kept_for_blocking_job(request: Job, state: ClusterState, now: datetime) -> tuple[Job | None, frozenset[str]]:
     """Returns the job that may not be passed any more, and the nodes that come closest to holding it."""
-    ahead = blocking_job(request, world, now)
-    return (None, frozenset()) if ahead is None else (ahead, closest_nodes(ahead, world))
+    ahead = blocking_job(request, state, now)
+    return (None, frozenset()) if ahead is None else (ahead, closest_nodes(ahead, state))
 
 
-def closest_nodes(job: Job, world: ClusterState) -> frozenset[str]:
+def closest_nodes(job: Job, state: ClusterState) -> frozenset[str]:
     """The nodes that come closest to holding a job."""
-    known: frozenset[str] | None = world.memo.get(("kept", job.id))
+    known: frozenset[str] | None = state.memo.get(("kept", job.id))
     if known is None:
         kind = job.request.gpu_type
         if kind is None or job.preemptible:
             nodes = place_first(
                 job.request.pods,
-                lambda pod: world.pool(pod.resource, pod.placement).least_allocated(),
+                lambda pod: state.pool(pod.resource, pod.placement).least_allocated(),
                 lambda info, pod: info.allocatable(pod.resource),
             )
         else:
-            nodes = _nearest_of_guaranteed(job, kind, world)
-        known = world.memo["kept", job.id] = frozenset(nodes or ())
+            nodes = _nearest_of_guaranteed(job, kind, state)
+        known = state.memo["kept", job.id] = frozenset(nodes or ())
     return known
 
 
-def _nearest_of_guaranteed(job: Job, kind: str, world: ClusterState) -> Nodes | None:
+def _nearest_of_guaranteed(job: Job, kind: str, state: ClusterState) -> Nodes | None:
     """Returns the nearest nodes of a guaranteed job. Borrowers are not in its way; shares of others are avoided."""
     largest = max(job.request.pods, key=lambda pod: pod.gpus)
-    pools = (world.pool(pod.resource, pod.placement) for pod in job.request.pods)
+    pools = (state.pool(pod.resource, pod.placement) for pod in job.request.pods)
     infos = {name: info for pool in pools for name, info in pool.node_infos.items()}
-    shares = world.quota_by_node(kind)
+    shares = state.quota_by_node(kind)
 
     def rank(info: NodeInfo, _: Resources) -> tuple[object, ...]:
         name, whole = info.node.name, info.allocatable(largest.resource)

@@ -91,48 +91,48 @@ class QuotaStatus:
         return max(0, self.quota - self.used)
 
 
-def node_statuses(world: ClusterState) -> list[NodeStatus]:
-    jobs = Counter(node for job in world.jobs.values() if job.holds for node in {*job.nodes})
-    return [replace(_node(world.node_infos[name], world), jobs=jobs[name]) for name in sorted(world.node_infos)]
+def node_statuses(state: ClusterState) -> list[NodeStatus]:
+    jobs = Counter(node for job in state.jobs.values() if job.holds for node in {*job.nodes})
+    return [replace(_node(state.node_infos[name], state), jobs=jobs[name]) for name in sorted(state.node_infos)]
 
 
-def type_statuses(world: ClusterState, found: Iterable[NodeStatus]) -> list[TypeStatus]:
+def type_statuses(state: ClusterState, found: Iterable[NodeStatus]) -> list[TypeStatus]:
     listed = list(found)
-    waiting = _waiting(world)
-    return [_type(kind, listed, waiting.get(kind.name, (0, 0))) for kind in world.cluster.gpu_types]
+    waiting = _waiting(state)
+    return [_type(kind, listed, waiting.get(kind.name, (0, 0))) for kind in state.cluster.gpu_types]
 
 
-def quota_statuses(world: ClusterState, teams: Iterable[Team]) -> list[QuotaStatus]:
+def quota_statuses(state: ClusterState, teams: Iterable[Team]) -> list[QuotaStatus]:
     """Returns each of these teams with each type, and with the extended resources that it has a quota of.
 
     Without any quota all GPUs are for all teams.
     """
     found = []
     for team in teams:
-        for kind in (kind.name for kind in world.cluster.gpu_types):
-            used, borrowed = world.guaranteed(team.name, kind), world.borrowed(team.name, kind)
-            found.append(QuotaStatus(team, kind, world.quota(team.name, kind), used, borrowed))
+        for kind in (kind.name for kind in state.cluster.gpu_types):
+            used, borrowed = state.guaranteed(team.name, kind), state.borrowed(team.name, kind)
+            found.append(QuotaStatus(team, kind, state.quota(team.name, kind), used, borrowed))
         for name, quota in team.extended_quota:
-            found.append(QuotaStatus(team, None, quota * GPU, world.extended(team.name, name), 0, name))
+            found.append(QuotaStatus(team, None, quota * GPU, state.extended(team.name, name), 0, name))
     return found
 
 
-def _node(info: NodeInfo, world: ClusterState) -> NodeStatus:
+def _node(info: NodeInfo, state: ClusterState) -> NodeStatus:
     node, here = info.node, []
-    for kind in world.cluster.gpu_types:
+    for kind in state.cluster.gpu_types:
         if has_type(node, kind):
             free = max(0, info.available(kind.resource).gpus) if node.open else 0
             here.append(NodeGpus(kind.name, node.gpus_of(kind.resource), free))
-    state = "ready" if node.open else "cordoned" if node.ready else "unhealthy"
+    condition = "ready" if node.open else "cordoned" if node.ready else "unhealthy"
     cpu, memory = max(0, info.cpu_milli), max(0, info.memory_bytes)
     free_here = dict(info.available("").extended) if node.open else {}
-    named = [one.name for one in world.cluster.extended_resources]
+    named = [one.name for one in state.cluster.extended_resources]
     extended = tuple(
         NodeExtended(name, total, max(0, free_here.get(name, 0))) for name, total in node.gpus if name in named
     )
     amounts = (node.cpu_milli, cpu, node.memory_bytes, memory)
     cordon = (node.reason, node.drain_at) if node.cordoned else ("", None)
-    return NodeStatus(node.name, state, tuple(here), *amounts, extended, *cordon)
+    return NodeStatus(node.name, condition, tuple(here), *amounts, extended, *cordon)
 
 
 def _type(kind: GpuType, found: list[NodeStatus], waiting: tuple[int, int]) -> TypeStatus:
@@ -148,10 +148,10 @@ def _type(kind: GpuType, found: list[NodeStatus], waiting: tuple[int, int]) -> T
     )
 
 
-def _waiting(world: ClusterState) -> dict[str | None, tuple[int, int]]:
+def _waiting(state: ClusterState) -> dict[str | None, tuple[int, int]]:
     """Jobs in the queue and the GPUs that they want, by type."""
     found: dict[str | None, tuple[int, int]] = {}
-    for (_, kind), teams in world.queues.items():
+    for (_, kind), teams in state.queues.items():
         for queued in teams.values():
             jobs, gpus = found.get(kind, (0, 0))
             wanted = sum(request.gpus * len(keys) for request, keys in queued.alike.items())
@@ -185,13 +185,13 @@ class TypeCapacity:
     fragmented: int = 0
 
 
-def usage_by_team(world: ClusterState) -> dict[PendingGpus, TeamTypeUsage]:
+def usage_by_team(state: ClusterState) -> dict[PendingGpus, TeamTypeUsage]:
     """Returns the usage of each team and GPU type that has a quota, or jobs; ``quota`` is 0 without one."""
     found: dict[PendingGpus, TeamTypeUsage] = {}
-    for team in world.teams.teams:
+    for team in state.teams.teams:
         for quota in team.quota:
-            found[team.name, quota.gpu_type] = TeamTypeUsage(quota=world.quota(team.name, quota.gpu_type))
-    for job in world.jobs.values():
+            found[team.name, quota.gpu_type] = TeamTypeUsage(quota=state.quota(team.name, quota.gpu_type))
+    for job in state.jobs.values():
         kind = job.request.gpu_type
         if kind is not None:
             _add(found.setdefault((job.team, kind), TeamTypeUsage()), job)
@@ -209,14 +209,14 @@ def _add(standing: TeamTypeUsage, job: Job) -> None:
         standing.unapproved += job.request.gpus
 
 
-def capacity_by_type(world: ClusterState) -> dict[str, TypeCapacity]:
+def capacity_by_type(state: ClusterState) -> dict[str, TypeCapacity]:
     """By GPU type, those without a node too."""
     waiting: dict[str, set[PodRequest]] = {}
-    for job in world.jobs.values():
+    for job in state.jobs.values():
         if job.request.gpu_type is not None and job.state is JobState.QUEUED:
             waiting.setdefault(job.request.gpu_type, set()).update(pod for pod in job.request.pods if pod.gpus)
-    infos = tuple(world.node_infos.values())
-    return {kind.name: _capacity(kind, infos, waiting.get(kind.name, ())) for kind in world.cluster.gpu_types}
+    infos = tuple(state.node_infos.values())
+    return {kind.name: _capacity(kind, infos, waiting.get(kind.name, ())) for kind in state.cluster.gpu_types}
 
 
 def _capacity(kind: GpuType, infos: Iterable[NodeInfo], waiting: Iterable[PodRequest]) -> TypeCapacity:

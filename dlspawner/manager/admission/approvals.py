@@ -171,18 +171,18 @@ def pending_sentence(request: ApprovalRequest, team: Team) -> str:
             assert_never(request.kind)
 
 
-def usage_sentence(request: ApprovalRequest, world: ClusterState) -> str:
+def usage_sentence(request: ApprovalRequest, state: ClusterState) -> str:
     """Returns the usage of the user and the team, for the approver; without what ``why`` says already."""
-    team = world.team(request.team)
+    team = state.team(request.team)
     title, kind = (team.title or team.name) if team else request.team, request.gpu_type
-    held = world.held_by(request.team, request.user) - world.reserved_by_user(request.team, request.user)
+    held = state.held_by(request.team, request.user) - state.reserved_by_user(request.team, request.user)
     holds = f"{request.user} holds {counted(held)} for team {title} now"
     if kind is None:
         return f"{holds}."
-    used = world.guaranteed(request.team, kind) - world.reserved(request.team, kind)
-    borrowed = world.borrowed(request.team, kind)
+    used = state.guaranteed(request.team, kind) - state.reserved(request.team, kind)
+    borrowed = state.borrowed(request.team, kind)
     lent = f" and has borrowed {shown(borrowed)}" if borrowed else ""
-    quota = world.quota(request.team, kind)
+    quota = state.quota(request.team, kind)
     uses = f"team uses {shown(used)} of its {counted(quota)} of type {kind}{lent}."
     return f"The {uses}" if request.why.endswith(f"; {holding_text(request.user, held)}.") else f"{holds}; the {uses}"
 

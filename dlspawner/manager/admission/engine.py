@@ -234,11 +234,11 @@ class EngineController:
 
     def _wants(self, record: JobRecord) -> bool:
         """True if nothing but the engine keeps a job from starting, or if the job holds what the engine gave."""
-        job, world = record.job, self.store.cluster_state
+        job, state = record.job, self.store.cluster_state
         if job.id.startswith(EXTERNAL_POD_PREFIX):
             return False
         waits = job.state is JobState.QUEUED
-        return job.holds or (waits and limits.config_violation(job, world) is None and limits.caps(job, world) is None)
+        return job.holds or (waits and limits.config_violation(job, state) is None and limits.caps(job, state) is None)
 
     async def _judge(self, job: str) -> None:
         record = self.store.records.get(job)

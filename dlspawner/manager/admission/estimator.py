@@ -74,8 +74,8 @@ class StartTimeEstimator:
         try:
             now = self.store.now()
             await self._read_run_times(now)
-            world = self.store.cluster_state.snapshot()
-            snapshot = replace(world, jobs=(*world.jobs, replace(job, state=JobState.QUEUED)))
+            state = self.store.cluster_state.snapshot()
+            snapshot = replace(state, jobs=(*state.jobs, replace(job, state=JobState.QUEUED)))
             found, _ = await asyncio.to_thread(self._estimate, snapshot, self.settings(), now, _PREVIEW_SECONDS)
         finally:
             self._previews = False

@@ -69,10 +69,10 @@ class Explainer:
 
     def explain(self, record: JobRecord, *, advises: bool = True) -> QueueStatus:
         """Returns the status; alternatives only on request, because they cost as much as many decisions."""
-        job, world, now = record.job, self.store.cluster_state, self.store.now()
+        job, state, now = record.job, self.store.cluster_state, self.store.now()
         if record.waits_in_cluster:
             return QueueStatus(job, "queued", 0, 0, self.why(job, now), ())
-        position = queue.position(job, world, now)
+        position = queue.position(job, state, now)
         if job.state is JobState.PENDING_APPROVAL:
             return QueueStatus(job, job.state.value, position, position, self.why(job, now), self.advice(job, now))
         if job.state is not JobState.QUEUED:

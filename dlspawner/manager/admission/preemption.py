@@ -123,23 +123,23 @@ def _restore(transaction: Transaction) -> None:
             post(transaction, job, NoticeKind.PREEMPTION_CANCELLED, AGAIN)
 
 
-def _notice_text(victim: JobRecord, waiting: Job, world: ClusterState, idle: str) -> str:
-    team = world.team(waiting.team)
+def _notice_text(victim: JobRecord, waiting: Job, state: ClusterState, idle: str) -> str:
+    team = state.team(waiting.team)
     title = (team.title or team.name) if team else waiting.team
     if victim.job.preemptible:
-        this = _preemptible(victim, world)
+        this = _preemptible(victim, state)
         why = f"Team {title} needs these GPUs for a guaranteed job: this {this} will be stopped {WHEN}. {idle}".rstrip()
     else:
         why = f"A job of your team with a higher priority needs these GPUs: this one will be stopped {WHEN}."
     return f"{why} {lifecycle.what_follows(victim.job)}"
 
 
-def _idle_elsewhere(waiting: Job, world: ClusterState) -> str:
+def _idle_elsewhere(waiting: Job, state: ClusterState) -> str:
     """Returns why GPUs that are idle elsewhere are not used; empty if the job could use none."""
-    share = world.quota_by_team(waiting.request.gpu_type or "").get(waiting.team, {})
-    if find_free_nodes(waiting, world, frozenset(world.node_infos).difference(share)) is not None:
+    share = state.quota_by_team(waiting.request.gpu_type or "").get(waiting.team, {})
+    if find_free_nodes(waiting, state, frozenset(state.node_infos).difference(share)) is not None:
         return _KEPT_TOGETHER
-    return _KEPT_FOR_OTHERS if find_free_nodes(waiting, world, frozenset()) is not None else ""
+    return _KEPT_FOR_OTHERS if find_free_nodes(waiting, state, frozenset()) is not None else ""
 
 
 _KEPT_TOGETHER = "That team's idle GPUs on other nodes stay together, for larger jobs of it."
@@ -153,27 +153,27 @@ def engine_sentence(record: JobRecord, verdict: EngineEvicts) -> str:
     return f"{verdict.sentence} {lifecycle.what_follows(record.job)}"
 
 
-def _stop_text(record: JobRecord, world: ClusterState) -> str:
-    verdict = world.verdicts.get(record.job.id)
+def _stop_text(record: JobRecord, state: ClusterState) -> str:
+    verdict = state.verdicts.get(record.job.id)
     if isinstance(verdict, EngineEvicts):
         return engine_sentence(record, verdict)
     if record.job.preemptible:
-        why = f"This {_preemptible(record, world)} was stopped after notice, because a team needed its GPUs back"
+        why = f"This {_preemptible(record, state)} was stopped after notice, because a team needed its GPUs back"
     else:
         why = "This job was stopped after notice, for one of your team with a higher priority"
     return f"{why}. {lifecycle.what_follows(record.job)}"
 
 
-def _preemptible(record: JobRecord, world: ClusterState) -> str:
+def _preemptible(record: JobRecord, state: ClusterState) -> str:
     """Returns what a preemptible job is called, with the reason if its owner had not requested that."""
     if record.demote_at is None:
         return "preemptible job"
-    return f"job, which is preemptible since your {_lost(record.job, world)},"
+    return f"job, which is preemptible since your {_lost(record.job, state)},"
 
 
-def _lost(job: Job, world: ClusterState) -> str:
+def _lost(job: Job, state: ClusterState) -> str:
     """Returns why the team's quota is not enough for the job any more."""
-    return "team's quota was lowered" if world.team(job.team) else f"team “{job.team}” was removed"
+    return "team's quota was lowered" if state.team(job.team) else f"team “{job.team}” was removed"
 
 
 @dataclass(slots=True)

@@ -70,15 +70,15 @@ class Scheduler:
         self.store.capacity_changed.clear()
         self.truncated = False
         approvals.reevaluate_all(transaction)
-        world, now = transaction.cluster_state, transaction.now
-        if not (world.queues or self.store.gated):
+        state, now = transaction.cluster_state, transaction.now
+        if not (state.queues or self.store.gated):
             return
-        world.tick(now)
+        state.tick(now)
         room, preemptions = (
             self.max_concurrent_starts - sum(one.is_dispatched for one in self.store.records.values()),
             _MAX_PREEMPTIONS,
         )
-        for job, found in admission.schedule(world, now, _log_failure):
+        for job, found in admission.schedule(state, now, _log_failure):
             record = transaction.record(job.id)
             if record is None or now < self._not_before.get(job.id, now):
                 continue

@@ -304,8 +304,8 @@ class AdmissionService:
     def _decide(
         self, transaction: Transaction, request: AdmissionRequest, record: JobRecord, notes: tuple[str, ...] = ()
     ) -> AdmissionResponse:
-        world, job = transaction.cluster_state, record.job
-        found = self._evaluate(job, world, transaction.now)
+        state, job = transaction.cluster_state, record.job
+        found = self._evaluate(job, state, transaction.now)
         if isinstance(found, Admit):
             return self._admit(transaction, request, record, found.nodes)
         if isinstance(found, Refuse):
@@ -316,36 +316,36 @@ class AdmissionService:
             return _logged(
                 request, AdmissionResponse("wait", Reason.APPROVAL.value, (sentence, KEEPS_SUBMIT_TIME, *notes))
             )
-        position = scheduling_queue.position(job, world, transaction.now)
+        position = scheduling_queue.position(job, state, transaction.now)
         if job.state is JobState.SUBMITTED:
             lifecycle.enqueue(transaction, record, found.reason)
-        sentence = _why(found, job, world)
+        sentence = _why(found, job, state)
         where = text.queue_place(position)
         if self.explainer.inadmissible(transaction.store.records[job.id].job):
             where = text.AS_REQUESTED_NEVER
         return _logged(request, AdmissionResponse("wait", found.reason.value, (sentence, where, *notes)))
 
-    def _evaluate(self, job: Job, world: ClusterState, now: datetime) -> Decision:
-        found = admission.admit(job, world, now)
+    def _evaluate(self, job: Job, state: ClusterState, now: datetime) -> Decision:
+        found = admission.admit(job, state, now)
         if isinstance(found, Admit) and self._queue.behind_earlier_jobs(job):
-            return MustWait(Reason.BLOCKED_BY_EARLIER, EARLIER_JOBS_FIRST, scheduling_queue.position(job, world, now))
+            return MustWait(Reason.BLOCKED_BY_EARLIER, EARLIER_JOBS_FIRST, scheduling_queue.position(job, state, now))
         return found
 
     def preview(self, request: AdmissionRequest) -> tuple[Job | None, AdmissionResponse]:
         """Returns the job of this request and the response if it were new and submitted now; nothing is written."""
-        world, now = self.store.cluster_state, self.store.now()
-        job = _requested_job(world, now, request)
+        state, now = self.store.cluster_state, self.store.now()
+        job = _requested_job(state, now, request)
         if isinstance(job, Refuse):
             return None, AdmissionResponse("refuse", job.reason.value, (job.sentence,))
-        found = self._evaluate(job, world, now)
+        found = self._evaluate(job, state, now)
         if isinstance(found, Refuse):
             return job, AdmissionResponse("refuse", found.reason.value, (found.sentence,))
         if isinstance(found, Admit):
             return job, AdmissionResponse("admit", Reason.ADMITTED.value)
-        sentence = _why(found, job, world)
-        if limits.missing_approvals(job, world):
+        sentence = _why(found, job, state)
+        if limits.missing_approvals(job, state):
             return job, AdmissionResponse("wait", Reason.APPROVAL.value, (sentence, KEEPS_SUBMIT_TIME))
-        where = f"It would be number {scheduling_queue.position(job, world, now)} in the queue."
+        where = f"It would be number {scheduling_queue.position(job, state, now)} in the queue."
         advice = _advice(self.explainer.advice(job, now))
         return job, AdmissionResponse("wait", found.reason.value, (sentence, where, *advice))
 
@@ -360,17 +360,17 @@ class AdmissionService:
         return AdmissionResponse("admit", reason, (), seconds, nodes, job.ports, self.additions(job))
 
 
-def _requested_job(world: ClusterState, now: datetime, request: AdmissionRequest) -> Job | Refuse:
-    charged = request_of(request.pods, world.cluster)
+def _requested_job(state: ClusterState, now: datetime, request: AdmissionRequest) -> Job | Refuse:
+    charged = request_of(request.pods, state.cluster)
     if isinstance(charged, Refuse):
         return charged
     if request.ports:
         pods = zip(charged.pods, request.ports, strict=True)
         charged = replace(charged, pods=tuple(replace(pod, ports=count) for pod, count in pods))
-    team = world.team(request.team) or Team(request.team)
-    level = world.cluster.priority(team, request.priority)
+    team = state.team(request.team) or Team(request.team)
+    level = state.cluster.priority(team, request.priority)
     if level is None:
-        allowed = ", ".join(one.name for one in world.cluster.allowed_priorities(team))
+        allowed = ", ".join(one.name for one in state.cluster.allowed_priorities(team))
         return Refuse(Reason.NOT_ALLOWED, _LEVEL % (team.title or team.name, request.priority, allowed))
     return Job(
         id=request.job,
@@ -387,17 +387,17 @@ def _requested_job(world: ClusterState, now: datetime, request: AdmissionRequest
     )
 
 
-def _why(found: MustWait | Preempt, job: Job, world: ClusterState) -> str:
+def _why(found: MustWait | Preempt, job: Job, state: ClusterState) -> str:
     """Returns why a job does not start now."""
     if isinstance(found, MustWait):
         return found.sentence
-    return victims_will_stop_sentence(job, [world.jobs[name] for name in found.victims])
+    return victims_will_stop_sentence(job, [state.jobs[name] for name in found.victims])
 
 
-def _moved(before: Job, after: Job, world: ClusterState) -> str:
+def _moved(before: Job, after: Job, state: ClusterState) -> str:
     """Returns the owner's sentence about a pending job that changed teams, as the Hub said at its start."""
     old, new = (
-        f"“{team.title or team.name}”" if (team := world.team(one.team)) else f"“{one.team}”" for one in (before, after)
+        f"“{team.title or team.name}”" if (team := state.team(one.team)) else f"“{one.team}”" for one in (before, after)
     )
     return f"Your job does not count for team {old} any more: it is now one of team {new}, at the place it gets there."
 

@@ -344,10 +344,10 @@ class Reconciler:
             if not (pod.over or pod.gated):  # behind its gate it holds nothing, and goes with the first pod
                 self._charge(transaction, pod, asked_about=before is not None and before.admitted)
             return
-        world = transaction.cluster_state
+        state = transaction.cluster_state
         self._jobs[pod.uid] = record.job.id
         if pod.gated:
-            request = pod_view.pod_request(pod, world.cluster, None)
+            request = pod_view.pod_request(pod, state.cluster, None)
             self.store.gated[pod.uid] = GatedPod(record.job.id, pod_view.pod_ref(pod), request, pod.manifest)
             if pod.uid not in record.uids:
                 self.store.capacity_changed.set()
@@ -355,7 +355,7 @@ class Reconciler:
         record = (
             lifecycle.preempt_by_engine(transaction, record, pod.engine, pod.preempted) if pod.preempted else record
         )
-        reason, seen = pod_view.observe(record, pod, world.cluster, self._nodes.get(pod.node or ""), transaction.now)
+        reason, seen = pod_view.observe(record, pod, state.cluster, self._nodes.get(pod.node or ""), transaction.now)
         # A stopped job is requeued only when its pod is gone.
         if pod.over and record.stop is None and self._was_last(seen, pod.uid):
             lifecycle.finish(transaction, seen, pod.how, pod.sentence)
@@ -389,7 +389,7 @@ class Reconciler:
 
     def _charge(self, transaction: Transaction, pod: ObservedPod, *, asked_about: bool) -> None:
         """Charges a pod without a reservation: adopts its job, or keeps it until it is deleted."""
-        claimed, world = pod.job, transaction.cluster_state
+        claimed, state = pod.job, transaction.cluster_state
         adopting = claimed is not None and not (asked_about or self.store.asked)
         known = claimed is not None and transaction.record(claimed.id) is None
         job = Job(
@@ -397,10 +397,10 @@ class Reconciler:
             user=pod_view.claimed_name(claimed.user) if claimed else "",
             team=pod_view.claimed_name(claimed.team) if claimed else "",
             submitted=transaction.now,
-            request=pod_view.pod_request(pod, world.cluster, self._nodes.get(pod.node or "")),
+            request=pod_view.pod_request(pod, state.cluster, self._nodes.get(pod.node or "")),
             server=pod_view.claimed_name(claimed.server) if claimed else "",
             template=pod_view.claimed_name(claimed.template) if claimed else "",
-            priority=_level(world, claimed),
+            priority=_level(state, claimed),
             preemptible=bool(claimed and claimed.preemptible),
             requeue=bool(claimed and claimed.requeue),
             state=JobState.RUNNING if pod.running else JobState.STARTING,
@@ -514,12 +514,12 @@ class Reconciler:
         await self.store.transact(expire)
 
 
-def _level(world: ClusterState, claimed: naming.PodIdentity | None) -> int:
+def _level(state: ClusterState, claimed: naming.PodIdentity | None) -> int:
     """Returns the priority that a pod claims, if its team may use it; else the team's default."""
     if claimed is None:
         return 0
-    team = world.team(claimed.team) or Team(claimed.team)
-    return (world.cluster.priority(team, claimed.priority) or world.cluster.default_priority(team)).level
+    team = state.team(claimed.team) or Team(claimed.team)
+    return (state.cluster.priority(team, claimed.priority) or state.cluster.default_priority(team)).level
 
 
 def _was_its(record: JobRecord, pod: ObservedPod) -> bool:

@@ -125,7 +125,7 @@ class LeaderElector:
     def __post_init__(self) -> None:
         self.hub_health = HubHealth(self.event_bus.on_hub_health)
         self.hub.on_answer = self.hub_health.on_answer
-        self.metrics.world = lambda: self.admission.store.cluster_state if self.admission is not None else None
+        self.metrics.cluster_state = lambda: self.admission.store.cluster_state if self.admission is not None else None
         self.metrics.evidence = lambda: self.culler.evidence.collected if self.culler is not None else {}
 
     async def run(self) -> None:

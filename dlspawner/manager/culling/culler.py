@@ -3,8 +3,8 @@
 Every round collects the evidence (`evidence`), stores it, judges every running job, and carries out the decisions in
 one transaction. A round without an answer of the Hub judges no job; a job with GPUs and no known samples continues.
 
-A job that is known to be unused is marked in the world: preemption takes it first. When it was is written down, so that
-other idle windows can be replayed (`history.trace`).
+A job that is known to be unused is marked in the cluster state: preemption takes it first. Its idle periods are stored,
+so that other idle windows can be replayed (`history.trace`).
 """
 
 from __future__ import annotations

@@ -99,9 +99,9 @@ class ActivityCollector:
 
     def policy(self, job: Job) -> IdleRule:
         """The windows of its template, team and preemptibility."""
-        world, template = self.store.cluster_state, self.settings().template(job.template)
-        team, idle = world.team(job.team), template.idle if template else IdlePolicy()
-        return idle_rule_of(idle, team.idle if team else IdleWindows(), world.cluster.culling, job.preemptible)
+        state, template = self.store.cluster_state, self.settings().template(job.template)
+        team, idle = state.team(job.team), template.idle if template else IdlePolicy()
+        return idle_rule_of(idle, team.idle if team else IdleWindows(), state.cluster.culling, job.preemptible)
 
     async def _read_gpus(self) -> str | None:
         if self.prometheus is None:

@@ -87,8 +87,8 @@ class Advisor:
 
     async def _simulate(self) -> dict[str, Any]:
         """Returns what the process says in the end; it is gone afterwards, however this ends."""
-        world = self.store.cluster_state
-        given = (self.repository.url, world.cluster, world.teams, tuple(self.store.nodes.values()))
+        state = self.store.cluster_state
+        given = (self.repository.url, state.cluster, state.teams, tuple(self.store.nodes.values()))
         program = (sys.executable, "-m", "dlspawner.manager.history.advice")
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*program, stdin=pipe, stdout=pipe, limit=2**20)

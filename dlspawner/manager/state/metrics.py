@@ -35,10 +35,10 @@ _LAGS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
 
 class ManagerMetrics:
-    """All metrics of one process; ``world`` is that of the Manager that acts, ``None`` where this one does not."""
+    """All metrics of one process; ``cluster_state`` is the leader's, and ``None`` in a process that does not lead."""
 
-    def __init__(self, world: Callable[[], ClusterState | None] = lambda: None) -> None:
-        self.world = world
+    def __init__(self, cluster_state: Callable[[], ClusterState | None] = lambda: None) -> None:
+        self.cluster_state = cluster_state
         self.evidence: Callable[[], Mapping[str, datetime]] = (
             dict  # of the Manager that acts: when each source answered
         )
@@ -138,17 +138,17 @@ class _StateCollector(Collector):
         return []  # so that making the registry asks nothing
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        world = self._metrics.world()
+        cluster_state = self._metrics.cluster_state()
         acting = GaugeMetricFamily("dlspawner_leader", "1 on the Manager that decides, 0 on those that stand by.")
-        acting.add_metric((), 0 if world is None else 1)
+        acting.add_metric((), 0 if cluster_state is None else 1)
         yield acting
-        if world is None:
+        if cluster_state is None:
             return
-        teams, types = usage_by_team(world), capacity_by_type(world)
+        teams, types = usage_by_team(cluster_state), capacity_by_type(cluster_state)
         self._metrics.expect(teams, types)
         yield from _of_teams(teams)
         yield from _of_types(types)
-        yield _of_jobs(world)
+        yield _of_jobs(cluster_state)
         answered = GaugeMetricFamily(
             "dlspawner_evidence_timestamp_seconds",
             "When a source of the use of jobs last answered: the Hub, or the Prometheus that measures GPUs.",
@@ -190,9 +190,9 @@ def _of_types(capacity: dict[str, TypeCapacity]) -> Iterator[GaugeMetricFamily]:
     yield from (total, free, unusable)
 
 
-def _of_jobs(world: ClusterState) -> GaugeMetricFamily:
+def _of_jobs(cluster_state: ClusterState) -> GaugeMetricFamily:
     counts: dict[JobState, int] = {state: 0 for state in JobState if state not in {JobState.SUBMITTED, JobState.ENDED}}
-    for job in world.jobs.values():
+    for job in cluster_state.jobs.values():
         counts[job.state] = counts.get(job.state, 0) + 1
     family = GaugeMetricFamily("dlspawner_jobs", "Jobs that have not ended, with and without GPUs.", labels=["state"])
     for state, count in counts.items():

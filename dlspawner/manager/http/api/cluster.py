@@ -41,9 +41,9 @@ class ClusterHandler(JobApiHandler):
 class QuotaHandler(JobApiHandler):
     async def get(self) -> None:
         viewer = self.sees()
-        world = self.admission.store.cluster_state
+        state = self.admission.store.cluster_state
         teams = await self._teams(viewer)
-        items = [QuotaModel.model_validate(one) for one in usage_report.quota_statuses(world, teams)]
+        items = [QuotaModel.model_validate(one) for one in usage_report.quota_statuses(state, teams)]
         self.reply(ListModel[QuotaModel](items=items, next=None))
 
     async def _teams(self, viewer: Viewer) -> tuple[Team, ...]:
@@ -63,13 +63,13 @@ class QueueHandler(JobResource):
     async def get(self) -> None:
         viewer, query, admission = self.sees(), self.read_query(QueueQuery), self.admission
         begin, end = query.cursor, query.cursor + query.limit
-        world, now = admission.store.cluster_state, admission.store.now()
-        order = queue.order(world, now)
+        state, now = admission.store.cluster_state, admission.store.now()
+        order = queue.order(state, now)
         seen = [job for job in order if viewer.reaches(job.user, job.team)]
         ids = [job.id for job in seen[begin:end]]
         kept = {one.id: one for one in await self.leader.repository.find_many(ids)}
         setting = self.setting()
-        types = usage_report.type_statuses(world, ())
+        types = usage_report.type_statuses(state, ())
         self.reply(
             QueueModel(
                 items=[self.shown(kept[job], setting, now, {}) for job in ids if job in kept],

@@ -123,9 +123,9 @@ class FreeGpusHandler(HubOnlyHandler):
     """For the Hub's form; empty where an engine counts."""
 
     async def get(self) -> None:
-        world = self.admission.store.cluster_state
-        native = world.cluster.scheduler.is_native
-        found = usage_report.type_statuses(world, usage_report.node_statuses(world)) if native else ()
+        state = self.admission.store.cluster_state
+        native = state.cluster.scheduler.is_native
+        found = usage_report.type_statuses(state, usage_report.node_statuses(state)) if native else ()
         kinds = [{"gpu_type": one.gpu_type.name, "free": amount(one.free), "most": amount(one.most)} for one in found]
         self.reply({"gpu_types": kinds})
 

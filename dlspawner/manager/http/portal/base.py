@@ -200,19 +200,19 @@ class QuotaShare:
         return tuple(round(100 * part / whole, 2) for part in parts)  # type: ignore[return-value]
 
 
-def quota_shares(world: ClusterState, teams: Iterable[Team]) -> tuple[QuotaShare, ...]:
+def quota_shares(state: ClusterState, teams: Iterable[Team]) -> tuple[QuotaShare, ...]:
     """A row for each type that a team is entitled to or uses, and for each extended resource of its quota."""
-    has_quota = world.teams.has_quota
+    has_quota = state.teams.has_quota
     found = []
     for team in teams:
         title = team.title or team.name
-        for kind in world.cluster.gpu_types:
-            held, lent = world.guaranteed(team.name, kind.name), world.borrowed(team.name, kind.name)
+        for kind in state.cluster.gpu_types:
+            held, lent = state.guaranteed(team.name, kind.name), state.borrowed(team.name, kind.name)
             quota = team.entitled(kind.name) if has_quota else None
             if quota or held or lent:
-                kept, shown_kind = world.reserved(team.name, kind.name), kind.title or kind.name
+                kept, shown_kind = state.reserved(team.name, kind.name), kind.title or kind.name
                 found.append(QuotaShare(team.name, title, kind.name, shown_kind, quota, held, lent, reserved=kept))
         for name, amount in team.extended_quota:
-            kind_title, held = world.cluster.resource_title(name), world.extended(team.name, name)
+            kind_title, held = state.cluster.resource_title(name), state.extended(team.name, name)
             found.append(QuotaShare(team.name, title, name, kind_title, amount * GPU, held, 0, noun=""))
     return tuple(found)

@@ -49,15 +49,15 @@ class QueuePage(PortalPage):
     def get(self) -> None:
         self.person()
         viewer, admission, begin = self.viewer(AccessRight.SEE), self.admission(), self.begin()
-        world, now = admission.store.cluster_state, admission.store.now()
+        state, now = admission.store.cluster_state, admission.store.now()
         explainer = admission.explainer
         order = explainer.waiting(now)
         mine = [job for job in order if job.user == viewer.name] if not begin else []
         shown = order[begin : begin + PER_PAGE]
         self.show_page(
             "queue.html",
-            mine=queued_rows(world, now, viewer, mine, explainer),
-            waiting=queued_rows(world, now, viewer, shown, explainer),
+            mine=queued_rows(state, now, viewer, mine, explainer),
+            waiting=queued_rows(state, now, viewer, shown, explainer),
             count=len(order),
             begin=begin,
             older=begin + PER_PAGE if begin + PER_PAGE < len(order) else None,
@@ -79,16 +79,16 @@ class GpuSquare:
     job: str = ""  # that the viewer may open
 
 
-def gpu_squares(world: ClusterState, viewer: Viewer) -> dict[str, list[GpuSquare]]:
+def gpu_squares(state: ClusterState, viewer: Viewer) -> dict[str, list[GpuSquare]]:
     """Returns a square for each whole GPU of each node, those in use first; nodes with parts of GPUs are left out."""
     found: dict[str, list[GpuSquare]] = {}
-    for job in (one for one in world.jobs.values() if one.holds):
-        square = _square(job, world, viewer)
+    for job in (one for one in state.jobs.values() if one.holds):
+        square = _square(job, state, viewer)
         for node, pod in zip(job.nodes, job.request.pods, strict=False):
             if node is not None and pod.gpus % GPU == 0:
                 found.setdefault(node, []).extend([square] * (pod.gpus // GPU))
     drawn: dict[str, list[GpuSquare]] = {}
-    for here in usage_report.node_statuses(world):
+    for here in usage_report.node_statuses(state):
         total, free = (sum(getattr(one, name) for one in here.gpus) for name in ("total", "free"))
         if here.gpus and total <= _DRAWN * GPU and not any(one.total % GPU or one.free % GPU for one in here.gpus):
             held = found.get(here.name, [])[: total // GPU]
@@ -100,8 +100,8 @@ def gpu_squares(world: ClusterState, viewer: Viewer) -> dict[str, list[GpuSquare
     return drawn
 
 
-def _square(job: Job, world: ClusterState, viewer: Viewer) -> GpuSquare:
-    team = world.team(job.team)
+def _square(job: Job, state: ClusterState, viewer: Viewer) -> GpuSquare:
+    team = state.team(job.team)
     sees = viewer.reaches(job.user, job.team)
     words = [f"team {(team.title or team.name) if team else job.team}"]
     words += [f"{job.user} / {job.server or 'default server'}"] if sees else []
@@ -179,8 +179,8 @@ class TeamsPage(PortalPage):
 
     async def get(self) -> None:
         self.person()
-        viewer, world = self.viewer(AccessRight.SEE), self.admission().store.cluster_state
-        known = world.teams
+        viewer, state = self.viewer(AccessRight.SEE), self.admission().store.cluster_state
+        known = state.teams
         if not viewer.all and not viewer.teams:
             raise HttpProblem(404, NOTHING_HERE)
         every = known.teams if known.named(DEFAULT_TEAM) else (*known.teams, Team(DEFAULT_TEAM))
@@ -189,7 +189,7 @@ class TeamsPage(PortalPage):
         members = await asyncio.gather(*(self._members(team, hub, places) for team in teams))
         self.show_page(
             "teams.html",
-            teams=[(team, there, quota_shares(world, (team,))) for team, there in zip(teams, members, strict=True)],
+            teams=[(team, there, quota_shares(state, (team,))) for team, there in zip(teams, members, strict=True)],
             most=_MEMBERS,
         )
 
@@ -298,20 +298,20 @@ class QueuedRow:
 
 
 def queued_rows(
-    world: ClusterState, now: datetime, viewer: Viewer, jobs: Sequence[Job], explainer: Explainer
+    state: ClusterState, now: datetime, viewer: Viewer, jobs: Sequence[Job], explainer: Explainer
 ) -> tuple[QueuedRow, ...]:
     """These jobs, as this reader may see them."""
-    return tuple(_one(world, now, viewer, job, explainer) for job in jobs)
+    return tuple(_one(state, now, viewer, job, explainer) for job in jobs)
 
 
-def _one(world: ClusterState, now: datetime, viewer: Viewer, job: Job, explainer: Explainer) -> QueuedRow:
+def _one(state: ClusterState, now: datetime, viewer: Viewer, job: Job, explainer: Explainer) -> QueuedRow:
     mine, knows = job.user == viewer.name, viewer.reaches(job.user, job.team)
-    team = world.team(job.team)
+    team = state.team(job.team)
     kind = explainer.reason(job, now)
-    place = 0 if job.state is JobState.STARTING else queue.position(job, world, now)
+    place = 0 if job.state is JobState.STARTING else queue.position(job, state, now)
     return QueuedRow(
         place=place,
-        of=max(place, sum(len(keys) for keys in world.queues.get(queue_key(job), {}).values())),
+        of=max(place, sum(len(keys) for keys in state.queues.get(queue_key(job), {}).values())),
         team=(team.title or team.name) if team else job.team,
         size=size_text(job),
         preemptible=job.preemptible,

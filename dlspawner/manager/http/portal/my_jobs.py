@@ -106,7 +106,7 @@ class MyJobsPageBase(PortalPage):
     async def facts(self, name: str, user: HubUser | None) -> RowContext:
         """Returns the data behind the rows of a user's jobs."""
         leader, admission = self.leader(), self.admission()
-        settings, culler, world = leader.settings, leader.culler, admission.store.cluster_state
+        settings, culler, state = leader.settings, leader.culler, admission.store.cluster_state
         # In a transaction: a job that has just ended is in the database by then, so that none is missing in both.
         records = await self.on_disk(lambda store: latest(store.records, name))
         jobs = [one.job for one in records.values()]
@@ -127,7 +127,7 @@ class MyJobsPageBase(PortalPage):
             ended=await leader.repository.last_ends(name),
             teams=settings.teams.titles,
             endpoints={one.name: one.endpoints for one in settings.templates},
-            silent=frozenset(name for name in world.closed if not world.node_infos[name].node.ready),
+            silent=frozenset(name for name in state.closed if not state.node_infos[name].node.ready),
             log_dirs={
                 one.name: str(option.default or "") for one in settings.templates if (option := one.option("log_dir"))
             },

@@ -53,156 +53,160 @@ class Gateway(Application):
 
     ip = Unicode(
         "127.0.0.1",
-        help="Address to listen on; :: for all of this machine's, of IPv4 and IPv6, 0.0.0.0 for those of IPv4.",
+        help="Address to listen on; :: for all addresses of this machine, of IPv4 and IPv6, 0.0.0.0 for those of IPv4.",
     ).tag(config=True)
     port = Integer(2222, min=0, max=65535, help="Port to listen on; 0 takes a free one and logs it.").tag(config=True)
     share_port = Bool(
         False,
-        help="Whether several gateways on this machine, started by themselves, listen on the same port (SO_REUSEPORT, "
-        "Linux): the kernel deals connections out among them. All need this setting, the same account and the same "
-        "state_dir, and each a health_port of its own; limits and penalties count in each of them apart. Off: a second "
-        "one on the port does not start.",
+        help="Whether several gateways on this machine listen on the same port (SO_REUSEPORT, Linux); the kernel "
+        "distributes connections. They need the same account and state_dir, this setting, and a health_port each; "
+        "each gateway applies limits and penalties separately. False: a second gateway on the port does not start.",
     ).tag(config=True)
     health_port = Integer(
         0,
         min=0,
         max=65535,
-        help="Port for Kubernetes' probes: any HTTP request is answered with 200 until the process ends, /ready with "
-        "503 from the moment it begins to stop, /metrics with what a Prometheus reads (no people, no addresses, and no "
-        "token is asked for). 0, the default: there is none.",
+        help="Port for Kubernetes' probes: any HTTP request is answered 200 until the process ends, /ready 503 from "
+        "the beginning of the shutdown, /metrics with Prometheus' metrics (without users and addresses; no token is "
+        "needed). 0, the default: no such port.",
     ).tag(config=True)
     state_dir = Unicode(
         "gateway",
-        help="Directory of the gateway's keys: host key and user CA, made at the first start, 0600. "
-        "Several gateways behind one address need the same contents.",
+        help="Directory of the gateway's keys: host key and user CA, made at the first start, mode 0600. Several "
+        "gateways behind one address need the same contents.",
     ).tag(config=True)
     user_ca_file = Unicode(
         "",
         help="File of the public keys of your organisation's SSH user CAs, one a line, as sshd's TrustedUserCAKeys. "
-        "Their certificates let in whoever their principals name, as the Hub does. Validity, source-address, "
-        "force-command and the permit-... extensions hold; other critical options are refused. Read again when it "
-        "changes. Empty: none.",
+        "A certificate of such a CA lets in the users that its principals name, by their names in the Hub. "
+        "Validity, source-address, force-command and the permit-... extensions hold; other critical options are "
+        "refused. Read again when it changes. Empty: none.",
     ).tag(config=True)
     revoked_certificates_file = Unicode(
         "",
-        help="Certificates that let nobody in any more, in the words of which ssh-keygen -k makes a KRL: serial: "
-        "17, serial: 100-199, id: KEYID, hash: SHA256:… or a public key (a person's or a CA's). Read again when it "
-        "changes, for open sessions too; while it cannot be, no certificate lets anybody in. Empty: none is revoked.",
+        help="Revoked certificates, in the format from which ssh-keygen -k makes a KRL: serial: 17, serial: "
+        "100-199, id: KEYID, hash: SHA256:… or a public key (a user's or a CA's). Read again when it changes, for "
+        "open sessions too; while it cannot be read, every certificate is refused. Empty: none is revoked.",
     ).tag(config=True)
     manager_url = Unicode(
         "http://127.0.0.1:8081/services/jobs",
-        help="The Manager's address inside the cluster, with its service prefix; registered keys are read there.",
+        help="The Manager's address inside the cluster, with its service prefix; the gateway reads registered keys "
+        "there.",
     ).tag(config=True)
     namespace = Unicode("", help="Kubernetes namespace of the jobs; empty: the one KUBECONFIG points to.").tag(
         config=True
     )
     special_namespace = Unicode(
         "",
-        help="The second namespace, of jobs with special permissions, the same as DLSpawner.special_namespace; empty: "
-        "there are none.",
+        help="The second namespace, of jobs with special permissions, the same as DLSpawner.special_namespace; "
+        "empty: there are none.",
     ).tag(config=True)
-    hub_public_url = Unicode(
-        "http://127.0.0.1:8000/", help="The Hub's address as people type it, for links in messages."
-    ).tag(config=True)
+    hub_public_url = Unicode("http://127.0.0.1:8000/", help="The Hub's public address, for links in messages.").tag(
+        config=True
+    )
     max_attempts = Integer(
         6, min=1, max=100, help="Failed credentials after which a connection is closed; OpenSSH's default is 6 too."
     ).tag(config=True)
     login_timeout_seconds = Float(
         120.0,
         min=1.0,
-        help="How long a login may take, typing and the way into the job included; OpenSSH's default is 120 too.",
+        help="Time limit of a login, with the user's typing and the connection to the job; OpenSSH's default is 120 "
+        "too.",
     ).tag(config=True)
     max_unauthenticated = Integer(
         200,
         min=1,
-        help="Connections without a finished login at once. For another one the oldest is ended, first of those that "
-        "have tried nothing, from the address with most: no number of silent connections keeps others out.",
+        help="Connections without a finished login at one time. Above it the gateway ends the oldest one of the "
+        "address with the most, first those without an attempt: silent connections keep no other client out.",
     ).tag(config=True)
     max_unauthenticated_per_source = Integer(
         100,
         min=1,
-        help="The same from one address; for another one, the oldest of this address is ended. Raise it behind a NAT "
-        "or a balancer.",
+        help="The same for one address: above it the gateway ends the oldest one of this address. Raise it behind a "
+        "NAT or a balancer.",
     ).tag(config=True)
     max_connections_per_user = Integer(
-        200, min=1, help="Connections that one person may have open at once; each stream of `ssh -J` is one as well."
+        200, min=1, help="Connections of one user at one time; each stream of `ssh -J` counts."
     ).tag(config=True)
     connections_per_second_per_source = Float(
         10.0,
         min=0.0,
-        help="New connections per second that one address (of IPv6 its /64) may make for ever; 20 seconds' worth of "
-        "them at once. More are sent away with a sentence, before any key exchange. Streams of ssh -J have the same "
-        "rate, for each person. 0: as many as it likes.",
+        help="Sustained rate of new connections of one address (of IPv6 its /64); 20 seconds' worth may come at "
+        "once. More are refused with a sentence, before any key exchange. Streams of ssh -J have the same rate, for "
+        "each user. 0: no limit.",
     ).tag(config=True)
     penalty_seconds = Float(
         5.0,
         min=0.0,
-        help="What a wrong token costs the address that it comes from, as seconds that pass by themselves: 12 "
-        "times that is free, and who owes more is sent away until it has passed, after 120 times that at the "
-        "latest. Wrong keys, and connections without a login, cost nothing. A login's name owes as much for "
-        "each token that is judged; above 24 times that the next one for it waits until the rest has passed, "
-        "wherever it comes from (keys and certificates do not, nor tokens from addresses of their own from "
-        "which the person came in within a week). 0: no penalties.",
+        help="Penalty of an address for a wrong token, in seconds, which pass by themselves. 12 penalties are free; "
+        "above them the address is refused until the rest has passed, at most 120 penalties. Wrong keys, and "
+        "connections without a login, cost nothing. The login's name has the same penalty for each token that is "
+        "checked; above 24 of them the next token for the name waits until the rest has passed, from any address. "
+        "Exempt are keys, certificates, and addresses of the user's own from which the user logged in within a "
+        "week. 0: no penalties.",
     ).tag(config=True)
     shared_sources = List(
         Unicode(),
-        help="Networks, as 10.0.0.0/8, whose addresses many people share, as a balancer's or a NAT's: "
-        "max_unauthenticated_per_source, connections_per_second_per_source and the penalties of addresses are not held "
-        "against them. Those of names are, and whoever came in from one is not known there for it: while somebody "
-        "guesses at a name, tokens for it have to wait at these addresses, and keys do not. Empty, the default: "
-        "everybody has an address of their own.",
+        help="Networks, as 10.0.0.0/8, with addresses that several users share, such as a balancer's or a NAT's. "
+        "They are exempt from max_unauthenticated_per_source, connections_per_second_per_source and the penalties "
+        "of addresses. Penalties of names apply, and a login from a shared address exempts none: while an attacker "
+        "guesses tokens of a name, tokens for the name wait at these addresses, and keys do not. Empty, the "
+        "default: each address belongs to one user.",
     ).tag(config=True)
     proxy_protocol_from = List(
         Unicode(),
         help="Networks, as 10.0.0.5/32, of the balancers in front of this gateway. They must send a PROXY protocol "
-        "header, version 2, within 5 seconds; the address in it is what limits, penalties and the log see. From any "
-        "other address a header ends the connection. Their health checks (LOCAL) read SSH's greeting. Empty, the "
-        "default: everybody connects directly.",
+        "header, version 2, within 5 seconds; limits, penalties and the log use the address in it. A header from "
+        "any other address ends the connection. Their health checks (LOCAL) read SSH's greeting. Empty, the "
+        "default: clients connect directly.",
     ).tag(config=True)
     start_seconds = Float(
         300.0,
         min=0.0,
-        help="How long a login waits for a job that it has started or that is on its way, in the queue too; after this "
-        "time the person reads where it stands, and the job goes on. Whether a login starts a job is people's and "
-        "templates' to say (start_on_connect). 0: no login starts a job or waits for one.",
+        help="Time that a login waits for a job that starts or waits in the queue; after it the user reads the "
+        "job's position, and the job continues. Users and templates decide whether a login starts a job "
+        "(start_on_connect). 0: no login starts a job or waits for one.",
     ).tag(config=True)
     drain_seconds = Float(
         5.0,
         min=0.0,
-        help="How long SIGTERM lets open sessions end by themselves. Every terminal shows when it will end, and nobody "
-        "new comes in; afterwards, or at a second signal, sessions end with a sentence. 0: at once, without notice.",
+        help="Time that open sessions have to end after SIGTERM. Every terminal shows the end of this time, and new "
+        "connections are refused; after it, or at a second signal, sessions end with a sentence. 0: sessions end at "
+        "once, without notice.",
     ).tag(config=True)
     activity_seconds = Float(
         60.0,
         min=0.1,
-        help="A job in use is reported to the Hub at most once in this time (each report is a commit); all open "
-        "sessions to the Manager, too.",
+        help="Seconds between two reports of a job's use: to the Hub (each report is a commit), and, with all open "
+        "sessions, to the Manager.",
     ).tag(config=True)
     recheck_seconds = Float(
         20.0,
         min=0.1,
         max=50.0,
-        help="How often all open sessions are checked again. Within this time (and the few seconds of a round) those "
-        "end, with a sentence, whose user is blocked or deleted, whose key or token was removed, or whose job is being "
-        "stopped; later only while the Manager, the Hub or the cluster does not answer.",
+        help="Seconds between two checks of all open sessions. Within this time (and the few seconds of a round) a "
+        "session ends, with a sentence, if its user is blocked or deleted, its key or token is removed, or its job "
+        "is being stopped; later only while the Manager, the Hub or the cluster does not answer.",
     ).tag(config=True)
     agent_forwarding = Bool(
         False,
-        help="Whether `ssh -A` works. Off, because whoever controls a job could use the person's agent meanwhile.",
+        help="Whether `ssh -A` works. False, the default, because a program in the job could use the user's agent "
+        "meanwhile.",
     ).tag(config=True)
     x11_forwarding = Bool(
-        False, help="Whether `ssh -X` works. Off, because whoever controls a job could watch the person's screen."
+        False,
+        help="Whether `ssh -X` works. False, the default, because a program in the job could watch the user's screen.",
     ).tag(config=True)
     log_commands = Bool(
         False,
-        help="Whether the log has the commands that people run, cut at 200 characters, and not their first word only. "
-        "Off, because command lines hold passwords and tokens. What is typed into a shell is in no log.",
+        help="Whether the log has users' whole commands, cut at 200 characters, instead of their first word. False, "
+        "the default, because command lines contain passwords and tokens. Text typed into a shell is in no log.",
     ).tag(config=True)
     log_lines = Enum(
         ("text", "json"),
         default_value="text",
-        help="What a log line is: text, the default, or one JSON object with time, level, logger, message and the "
-        "message's fields. --log-format=json is short for it.",
+        help="Format of log lines: text, the default, or one JSON object with time, level, logger, message and the "
+        "message's fields. Short form: --log-format=json.",
     ).tag(config=True)
     init = Bool(False, help="Make the keys in state_dir and exit.").tag(config=True)
 

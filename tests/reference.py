@@ -11,12 +11,12 @@ from traitlets.config import Configurable
 PATH = Path(__file__).resolve().parent.parent / "hub_config" / "REFERENCE.md"
 HEAD = """# Configuration reference
 
-Generated from the traits by `make reference`; do not edit. What administrators write in YAML (templates, teams, GPU
-types) is described in [templates/README.md](../templates/README.md).
+Generated from the traits by `make reference`; do not edit. [templates/README.md](../templates/README.md) describes the
+administrators' YAML files (templates, teams, GPU types).
 
-`DLSpawner` takes every option of KubeSpawner as well (`c.KubeSpawner.…` configuration is inherited). Traits are set in
-`jupyterhub_config.py`, those of the Manager and the gateway on their command lines (`--Gateway.port=2222`). Neither
-starts with one that it does not know.
+`DLSpawner` has every option of KubeSpawner as well (`c.KubeSpawner.…` configuration is inherited). Traits are set in
+`jupyterhub_config.py`, those of the Manager and the gateway on their command lines (`--Gateway.port=2222`). Manager and
+gateway do not start with an unknown trait.
 """
 
 

@@ -54,133 +54,132 @@ class Manager(Application):
     classes = [ServiceAuth, GpuMetrics, JobLogs]  # noqa: RUF012 — traitlets' way to say what else can be configured
 
     db_url = Unicode(
-        help="""Where the Manager keeps its data, as an SQLAlchemy URL: sqlite:////path/manager.sqlite for one Manager,
-        postgresql+psycopg://user@host/name for production. A password belongs into the environment variable
-        DLSPAWNER_MANAGER_DB_URL, which is the default of this setting, not onto the command line. Without either it is
-        the file manager.sqlite in the working directory.""",
+        help="""The Manager's database, as an SQLAlchemy URL: sqlite:////path/manager.sqlite for one Manager,
+        postgresql+psycopg://user@host/name for production. Put a password into the environment variable
+        DLSPAWNER_MANAGER_DB_URL, which is the default of this setting, not on the command line. Without either: the
+        file manager.sqlite in the working directory.""",
     ).tag(config=True)
     ip = Unicode(
-        help="""Address to listen on. Empty (the default): the host in JUPYTERHUB_SERVICE_URL, which is what the proxy
-        connects to; in a container, where that is the name of a Kubernetes Service, say ::, which is all
-        addresses of IPv4 and IPv6. The port is always that of JUPYTERHUB_SERVICE_URL.""",
+        help="""Address to listen on. Empty, the default: the host in JUPYTERHUB_SERVICE_URL, to which the proxy
+        connects. In a container, where that host is the name of a Kubernetes Service, set ::, which is all addresses of
+        IPv4 and IPv6. The port is always that of JUPYTERHUB_SERVICE_URL.""",
     ).tag(config=True)
     template_paths = List(
         Unicode(),
-        help="""Directories with page templates, searched before JupyterHub's own, as JupyterHub.template_paths is.
-        Default: templates/hub beside the dlspawner package, where a source checkout has it.""",
+        help="""Directories with page templates, searched before JupyterHub's own, like JupyterHub.template_paths.
+        Default: templates/hub beside the dlspawner package, its place in a source checkout.""",
     ).tag(config=True)
 
     cluster_file = Unicode(
-        help="""The file cluster.yaml, the same as DLSpawner.cluster_file. With teams_file and templates_dir it lets the
-        Manager decide which jobs may hold GPUs; a change of any of them takes effect within seconds, one with mistakes
-        in it none: the last good version of them, which is kept in the database, stays in use, also of a Manager
-        or Hub that starts meanwhile. Empty (the default): nothing is decided here, and a Hub that asks is answered
-        501.""",
+        help="""The file cluster.yaml, the same as DLSpawner.cluster_file. With teams_file and templates_dir the Manager
+        decides which jobs may hold GPUs. A change of any of the files takes effect within seconds. With mistakes in a
+        file the last good version stays in use; it is kept in the database, also for a Manager or Hub that starts
+        meanwhile. Empty, the default: the Manager decides nothing, and answers the Hub 501.""",
     ).tag(config=True)
     teams_file = Unicode(
-        help="""The file teams.yaml with the teams' quotas, the same as DLSpawner.teams_file. Empty (the default): see
+        help="""The file teams.yaml with the teams' quotas, the same as DLSpawner.teams_file. Empty, the default: see
         cluster_file.""",
     ).tag(config=True)
     templates_dir = Unicode(
-        help="""The directory with jobs/*.yaml, the same as DLSpawner.templates_dir: what cluster.yaml and teams.yaml
-        say is checked against it. Empty (the default): see cluster_file.""",
+        help="""The directory with jobs/*.yaml, the same as DLSpawner.templates_dir. The Manager checks cluster.yaml and
+        teams.yaml against it. Empty, the default: see cluster_file.""",
     ).tag(config=True)
     namespace = Unicode(
-        help="""The namespace of the jobs' pods, the same as KubeSpawner.namespace. Empty (the default): the one that
-        the kubeconfig, or the pod's service account, points at. Where there are limits, a job that would be in another
-        namespace is refused, because nobody would count it: they do not go with enable_user_namespaces.""",
+        help="""The namespace of the jobs' pods, the same as KubeSpawner.namespace. Empty, the default: the namespace of
+        the kubeconfig, or of the pod's service account. With limits, a job in another namespace is refused, because the
+        Manager does not count it: limits exclude enable_user_namespaces.""",
     ).tag(config=True)
     ssh_address = Unicode(
-        help="""host:port of the SSH gateway as people type it, the same as DLSpawner.ssh_address, for the commands on
-        the Manager's pages. The port may be left out when it is 22. Default: DLSPAWNER_SSH_HOST and DLSPAWNER_SSH_PORT
-        of the environment; empty, without these: the pages show no SSH commands.""",
+        help="""host:port of the SSH gateway for the commands on the Manager's pages, the same as DLSpawner.ssh_address.
+        The port may be left out if it is 22. Default: DLSPAWNER_SSH_HOST and DLSPAWNER_SSH_PORT of the environment.
+        Empty: the pages show no SSH commands.""",
     ).tag(config=True)
     ssh_host_key_file = Unicode(
         help="""The gateway's public host keys, one a line: ssh_host_ed25519_key.pub in Gateway.state_dir, or in the
-        Secret gateway-keys. People who use `dlspawner ssh-config`, or the files of the page SSH keys, have them pinned
-        then; it is read anew each time. Empty, the default: OpenSSH asks them whether they know the
-        gateway's key.""",
+        Secret gateway-keys. `dlspawner ssh-config` and the files of the page SSH keys then pin them. The Manager reads
+        the file for each request. Empty, the default: OpenSSH asks users to confirm the gateway's key.""",
     ).tag(config=True)
     min_rsa_bits = Integer(
         MIN_RSA_BITS,
         min=1024,
         max=MAX_RSA_BITS,
-        help="""Bits that an RSA key needs to be registered for SSH. Default: 2048, which PuTTYgen makes. Keys that are
-        registered already stay. Of the certificates of a CA (Gateway.user_ca_file), RSA keys need 2048 bits.""",
+        help="""Bits that an RSA key needs to be registered for SSH. Default: 2048, which PuTTYgen makes. Registered
+        keys stay valid. RSA keys in certificates of a CA (Gateway.user_ca_file) need 2048 bits.""",
     ).tag(config=True)
     special_namespace = Unicode(
-        help="The second namespace, of jobs with special permissions, the same as DLSpawner.special_namespace; it is "
-        "counted like the first one. Empty (the default): there are no such jobs, and a cluster.yaml that switches "
-        "special permissions on is not used."
+        help="""The second namespace, of jobs with special permissions, the same as DLSpawner.special_namespace; its
+        jobs are counted, too. Empty, the default: there are no such jobs, and a cluster.yaml that permits special
+        permissions is not used."""
     ).tag(config=True)
     start_timeout = Integer(
         600,
         min=1,
-        help="""The Hub's start_timeout, into which every template's grace period has to fit: a file that the Hub would
-        refuse is not used here either. Default: 600, as hub_config/jupyterhub_config.py sets it.""",
+        help="""The Hub's start_timeout, into which every template's grace period must fit: the Manager refuses the
+        files that the Hub refuses. Default: 600, as in hub_config/jupyterhub_config.py.""",
     ).tag(config=True)
     lease_seconds = Float(
         8.0,
         min=1.0,
         max=60.0,
-        help="""How long the right to decide lasts when the Manager that holds it dies; another Manager on the same
-        database takes over a second later at the latest. It is renewed three times in this time: 8 seconds, the
-        default, survive a database that is slow for five.""",
+        help="""Duration of the leader's lease. If the leader dies, another Manager on the same database takes over at
+        most one second after its end. The leader renews it three times in this time. Default: 8, with which the leader
+        keeps the lease if the database is slow for 5 seconds.""",
     ).tag(config=True)
     reservation_seconds = Float(
         60.0,
         min=5.0,
         max=3600.0,
-        help="""How long the Hub may take between being told that a job may start and asking Kubernetes for its pod;
-        something is held for so long when the Hub dies in between. 60 seconds, the default, are enough for every try of
-        a request.""",
+        help="""Time that the Hub has from the admission of a job until its request for the pod. If the Hub dies
+        meanwhile, the reservation holds the GPUs for this time. Default: 60, enough for every attempt of a
+        request.""",
     ).tag(config=True)
     max_concurrent_starts = Integer(
         20,
         min=1,
         max=1000,
-        help="""How many jobs whose turn has come the Hub starts at one time, until their pods are there; the others'
-        turns come as these get going. Default: 20. It is no use to make it larger than
-        JupyterHub.concurrent_spawn_limit, unless that is 0.""",
+        help="""Number of scheduled jobs that the Hub starts at one time, each until its pods exist. Default: 20. A
+        value above JupyterHub.concurrent_spawn_limit has no effect, unless that is 0.""",
     ).tag(config=True)
     watch_all_namespaces = Bool(
         True,
-        help="""Whether pods of other namespaces, such as those of DaemonSets, are looked at: what they hold of a node
-        is not free for jobs. It needs a ClusterRole that may list and watch pods, and so read the manifests of all pods
-        of the cluster, environments included. False: what they hold is not known; where a node has less CPU and memory
-        left than its GPUs' shares, a job may be admitted and its pod wait, holding its GPUs. Default: True.""",
+        help="""Whether the Manager watches pods of other namespaces, such as those of DaemonSets: the resources that
+        they hold on a node are not free for jobs. It needs a ClusterRole that may list and watch pods, and so read the
+        manifests of all pods of the cluster, environments included. False: these resources are not known; if a node has
+        less CPU and memory left than its GPUs' shares, a job may be admitted while its pod waits and holds its GPUs.
+        Default: True.""",
     ).tag(config=True)
     forbidden_address = Unicode(
         help="""host:port that the NetworkPolicies keep the Manager from, proxy-api:8001 in the manifests. If it
-        answers, no network plug-in enforces them, and the Manager that acts says so in its log and as an event of its
-        pod. It tries when it begins to act, and once a minute until there is an answer. Empty (the default): nothing is
-        tried.""",
+        answers, no network plug-in enforces them, and the leader warns in its log and by an event of its pod. The
+        leader tries when it begins to lead, and once a minute until there is an answer. Empty, the default: no
+        attempts.""",
     ).tag(config=True)
     authenticate_prometheus = Bool(
         True,
-        help="""Whether reading the Manager's metrics (/services/jobs/api/metrics) needs a token with the Hub's scope
-        read:metrics, or an administrator's browser, as JupyterHub.authenticate_prometheus is for the Hub's own. False:
-        everybody who reaches the Manager reads how many GPUs each team holds and waits for. Default: True.""",
+        help="""Whether the Manager's metrics (/services/jobs/api/metrics) need a token with the Hub's scope
+        read:metrics, or an administrator's login, like JupyterHub.authenticate_prometheus for the Hub's own. False:
+        every client that reaches the Manager can read the numbers of GPUs that each team holds and waits for. Default:
+        True.""",
     ).tag(config=True)
     cull_every = Float(
         30.0,
         min=1.0,
         max=600.0,
-        help="""How often the Manager looks which jobs are not used: one list of the Hub's, two questions to Prometheus
-        (GpuMetrics.prometheus_url). Default: 30 seconds.""",
+        help="""Seconds between two rounds of the idle culler: one list of the Hub's users and two queries to Prometheus
+        (GpuMetrics.prometheus_url) each. Default: 30.""",
     ).tag(config=True)
 
     history_days = Integer(
         0,
         min=0,
-        help="""For how many days jobs that have ended are kept, with their events and what else is kept of each: 0, the
-        default, is for ever. Their GPU-hours stay (gpu_hours_days).""",
+        help="""Days for which ended jobs are kept, with their events and other data. 0, the default: for ever. Their
+        GPU-hours stay (gpu_hours_days).""",
     ).tag(config=True)
     gpu_hours_days = Integer(
         1100,
         min=0,
-        help="""For how many days GPU-hours by day, team, person and GPU type are kept, and how many GPUs were free.
-        1100, the default, are three years; 0 is for ever.""",
+        help="""Days for which GPU-hours by day, team, user and GPU type are kept, and the numbers of free GPUs.
+        Default: 1100, three years. 0: for ever.""",
     ).tag(config=True)
 
     aliases = {  # noqa: RUF012 — traitlets reads it from the class
@@ -192,9 +191,9 @@ class Manager(Application):
     log_lines = Enum(
         ("text", "json"),
         default_value="text",
-        help="""What a log line is: text, the default, or one JSON object with time, level, logger, message, request id
-        and the message's fields. --log-format=json is short for it; the variable DLSPAWNER_LOG_FORMAT says the same to
-        hub_config/jupyterhub_config.py.""",
+        help="""Format of log lines: text, the default, or one JSON object with time, level, logger, message, request id
+        and the message's fields. Short form: --log-format=json. The variable DLSPAWNER_LOG_FORMAT has the same effect
+        in hub_config/jupyterhub_config.py.""",
     ).tag(config=True)
 
     @default("db_url")

@@ -60,11 +60,11 @@ class StartingSpawner(KubeSpawner):
         min=0,
         config=True,
         help="""
-        Seconds after which a pod of this Hub that belongs to no server in its database is ended, with its grace period:
-        it holds GPUs, and nobody can reach or stop it. They are counted from the moment at which this Hub process first
-        saw it so, with a warning in the log. The default, a quarter of an hour, is time to notice that a Hub was
-        started with the wrong database. 0 means never. With enable_user_namespaces no pod is ended: the
-        Hub then sees the pods of all namespaces, and another Hub of the cluster may have the same address.
+        Seconds after which the Hub deletes a pod of its own that belongs to no server in its database, with the pod's
+        grace period: such a pod holds GPUs, and the Hub's pages cannot stop it. The time begins when this Hub process
+        first sees the pod without a server, with a warning in the log. Default: 900, time to notice that a Hub was
+        started with the wrong database. 0: never. With enable_user_namespaces no pod is deleted: the Hub then sees the
+        pods of all namespaces, and another Hub of the cluster may have the same address.
         """,
     )
 

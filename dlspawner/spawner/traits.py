@@ -19,61 +19,61 @@ class JobTraits(Configurable):
         "",
         config=True,
         help="""
-        Directory with jobs/*.yaml, what people may launch, and hub/*.html, the pages that show it.
+        Directory with jobs/*.yaml, the job templates, and hub/*.html, the pages that show them.
 
-        Empty, the default, means that there are no job templates: DLSpawner then behaves exactly like KubeSpawner.
+        Empty, the default: there are no job templates, and DLSpawner behaves exactly like KubeSpawner.
         """,
     )
     cluster_file = Unicode(
         "",
         config=True,
         help="""
-        The file cluster.yaml: GPU types, what a job without GPUs gets, and storage. Required with templates_dir; there
-        is no default because no cluster is like another. It is read again whenever it changes, all
-        but storage; with mistakes in it the last good version of all these files stays, and the log says what is wrong.
+        The file cluster.yaml: GPU types, resources of jobs without GPUs, and storage. Required with templates_dir. The
+        Hub reads changes of the file at once, except those of `storage`. With mistakes in a file the last good version
+        of all these files stays in use, and the log names the mistakes.
         """,
     )
     teams_file = Unicode(
         "",
         config=True,
         help="""
-        The file teams.yaml: teams, their members' limits, templates and data. Required with templates_dir, and read
-        again whenever it changes, like cluster_file. From the first limits on the Manager is asked about every job, and
-        without a Manager no job starts.
+        The file teams.yaml: teams, and their members' limits, templates and data. Required with templates_dir, and read
+        again like cluster_file. If the files have limits, the Hub asks the Manager about every job, and without a
+        Manager no job starts.
         """,
     )
     ssh_ca_public_key_file = Unicode(
         "",
         config=True,
         help="""
-        The SSH gateway's user CA, its public half (user_ca.pub), which the jobs' sshd trust. Empty, the default: jobs
-        are launched without SSH, because nobody could log in.
+        The public key of the SSH gateway's user CA (user_ca.pub), which the jobs' sshd trusts. Empty, the default: jobs
+        have no SSH.
         """,
     )
     ssh_address = Unicode(
         "",
         config=True,
         help="""
-        host:port of the SSH gateway as people type it, for the commands on the pages. The port may be left out when it
-        is 22. Empty, the default: the pages show no SSH commands.
+        host:port of the SSH gateway for the commands on the pages, as users type it. The port may be left out if it is
+        22. Empty, the default: the pages show no SSH commands.
         """,
     )
     ssh_image = Unicode(
         "",
         config=True,
         help="""
-        The image `ssh` (see hub_config/images), which an init container brings into jobs that run an image of the
-        person's own, so that it needs no sshd. Empty, the default: such images must have an sshd themselves.
+        The image `ssh` (see hub_config/images). An init container copies sshd from it into jobs with an image of the
+        user's own. Empty, the default: such images must have an sshd themselves.
         """,
     )
     manager_url = Unicode(
         "",
         config=True,
         help="""
-        URL of the Manager's service as jobs and the Hub reach it, with its path, such as
-        http://manager:8082/services/jobs. Jobs tell it which public keys lie in their home directory, so that its page
-        can offer to import them; the Hub asks it for people's uids if it has a manager_token. Empty, the default:
-        nothing is told or asked, and the pages have no link to it.
+        URL of the Manager's service for jobs and the Hub, with its path, such as http://manager:8082/services/jobs.
+        Jobs report the public keys in their home directory to it, so that its page can offer to import them. With
+        manager_token the Hub requests users' uids from it. Empty, the default: the Hub and the jobs make no requests to
+        a Manager, and the pages have no link to it.
         """,
     )
 
@@ -82,11 +82,11 @@ class JobTraits(Configurable):
         "pod",
         config=True,
         help="""
-        Where the Hub and its proxy reach jobs: "pod", the default, is the pod's own address, for a Hub inside the
-        cluster's network; "nodeport" makes a NodePort Service per job and uses its node's address, for a Hub outside.
-        A job then takes two NodePorts (one more than for SSH), of which a cluster has 2,768 by default. Jobs have to
-        reach the Hub as well: hub_connect_url must be an address that pods reach. Requests travel unencrypted between
-        proxy and node, as they do between proxy and pod. Not together with internal_ssl or services_enabled.
+        The address at which the Hub and its proxy reach jobs. "pod", the default: the pod's own address, for a Hub
+        inside the cluster's network. "nodeport": a NodePort Service per job and its node's address, for a Hub outside;
+        a job then takes two NodePorts (one more than for SSH), of which a cluster has 2,768 by default. Jobs must reach
+        the Hub as well: hub_connect_url must be an address that pods reach. Requests are not encrypted between proxy
+        and node, as between proxy and pod. Not together with internal_ssl or services_enabled.
         """,
     )
 
@@ -95,10 +95,10 @@ class JobTraits(Configurable):
         config=True,
         help="""
         The Manager's service token, as in JupyterHub.services. Requests to the Manager carry a token derived from it,
-        never itself. With it and manager_url, people whose authenticator tells no uid get one from the Manager, the
-        same for ever; account_keys excludes that. When teams.yaml gives any team a quota, the Manager is asked before
-        the pod of a job is made, and no answer means no start. Empty, the default: people without a uid run jobs with
-        KubeSpawner's uid, gid and fs_gid, nobody counts GPUs, and with limits in the files no job starts.
+        never the token itself. With manager_url, users without a uid from the authenticator get a permanent one from
+        the Manager, unless account_keys is set. If the files have limits, the Hub asks the Manager before it makes the
+        pod of a job, and without an answer the job does not start. Empty, the default: users without a uid run jobs
+        with KubeSpawner's uid, gid and fs_gid, GPUs are not counted, and with limits in the files no job starts.
         """,
     )
     account_keys = Dict(
@@ -106,22 +106,24 @@ class JobTraits(Configurable):
         key_trait=Unicode(),
         config=True,
         help="""
-        Where auth_state has a person's numbers: a name, or names with dots between them, for uid, gid (without it, the
-        uid) and groups (a list of numbers, or an object of names and numbers). What is not named here is "uid", "gid",
+        The keys of auth_state that have a user's uid, gid (default: the uid) and groups (a list of numbers, or an
+        object of names and numbers): a name, or names with dots between them. Defaults: "uid", "gid",
         "supplementary_groups"; for ldapauthenticator 2 {"uid": "user_attributes.uidNumber"}.
 
-        With it, be it only {"uid": "uid"}, the authenticator decides for everybody, and who has no uid in auth_state,
-        such as a person who has never logged in or a Hub without enable_auth_state, cannot start jobs. Empty, the
-        default: who has a uid under the usual name runs with that, everybody else with the Manager's. In both cases a
-        uid that is no number or too small, and any number in the range that the Manager gives from, is refused.
+        With any entry, such as {"uid": "uid"}, the authenticator decides for all users: a user without a uid in
+        auth_state cannot start jobs, such as a user who has never logged in, or any user of a Hub without
+        enable_auth_state. Empty, the default: a user with a uid under the usual name has that uid, other users get one
+        from the Manager. In both cases a uid that is no number or below least_uid, and any number in the Manager's
+        range, is refused.
         """,
     )
     email_key = Unicode(
         "email",
         config=True,
         help="""
-        Where auth_state has a person's e-mail address, as in account_keys: perhaps "oauth_user.email". The Manager is
-        told it at each start, and offers it on the page of notifications. Default: "email". Empty: it is told none.
+        The key of auth_state that has a user's e-mail address, in the form of account_keys, such as "oauth_user.email".
+        The Hub sends the address to the Manager at each start, and the page of notifications offers it. Default:
+        "email". Empty: the Hub sends no address.
         """,
     )
     least_uid = Integer(
@@ -129,8 +131,8 @@ class JobTraits(Configurable):
         min=1,
         config=True,
         help="""
-        The smallest uid that is accepted from the authenticator. 1000, the default, is where distributions begin to
-        number people; below are the accounts of systems, which own other things on shared storage.
+        The smallest uid that the Hub accepts from the authenticator. Default: 1000, the first uid of users in most
+        distributions. Smaller uids are system accounts, which may own other files on shared storage.
         """,
     )
 
@@ -139,9 +141,9 @@ class JobTraits(Configurable):
         config=True,
         help="""
         Whether a job has only the unix groups that its pod names (supplementalGroupsPolicy: Strict). False, the
-        default: the container runtime adds the groups that the image's own /etc/group gives to the image's name for
-        the person's uid, so who may choose an image chooses groups. Switch it on where every node for jobs has
-        status.features.supplementalGroupsPolicy, as with Kubernetes 1.33 and containerd 2; other nodes refuse the jobs.
+        default: the container runtime adds the groups of the image's own /etc/group, so a user who may choose an image
+        chooses groups. Set it if every node for jobs has status.features.supplementalGroupsPolicy, as with Kubernetes
+        1.33 and containerd 2; other nodes refuse the jobs.
         """,
     )
 
@@ -149,17 +151,17 @@ class JobTraits(Configurable):
         "20Gi",
         config=True,
         help="""
-        How much a job may write to its node's disk: outside of its volumes, into emptyDirs (its /dev/shm is memory) and
-        logs. A job with more is stopped by its node, and its owner reads why. A template says otherwise for itself by
-        the resource ephemeral-storage of its container, in limits, requests or both. Default: 20Gi; empty: no limit.
+        The size that a job may write to its node's disk: outside its volumes, into emptyDirs (its /dev/shm is memory)
+        and logs. The node stops a job above the limit, and the job's owner reads the reason. A template overrides it by
+        the resource ephemeral-storage of its container, in limits, requests or both. Default: 20Gi. Empty: no limit.
         """,
     )
     ephemeral_storage_guarantee = Unicode(
         "1Gi",
         config=True,
         help="""
-        How much disk of its node a job requests, of ephemeral_storage_limit. When a node runs out of disk, its kubelet
-        first stops pods with more than they requested. Default: 1Gi; empty: nothing, where there is no limit either.
+        The disk space of its node that a job requests, at most ephemeral_storage_limit. A node that runs out of disk
+        first stops pods above their request. Default: 1Gi. Empty: no request, if there is no limit either.
         """,
     )
 
@@ -167,12 +169,12 @@ class JobTraits(Configurable):
         "",
         config=True,
         help="""
-        The namespace of jobs with special permissions (root, privileged, host network, host paths, devices), a second
-        one beside KubeSpawner.namespace: with the label pod-security.kubernetes.io/enforce: privileged, and with the
-        Hub's, the Manager's and the gateway's rights (hub_config/kubernetes/components/special). The Manager and the
-        gateway need the same name, Manager.special_namespace and Gateway.special_namespace. With it, the final
-        manifest of every job, hooks included, may use only the permissions that its template asks for and cluster.yaml
-        switches on. Empty, the default: no job has special permissions. Not with enable_user_namespaces.
+        The namespace of jobs with special permissions (root, privileged, host network, host paths, devices), beside
+        KubeSpawner.namespace. It needs the label pod-security.kubernetes.io/enforce: privileged, and the rights of the
+        Hub, the Manager and the gateway (hub_config/kubernetes/components/special). Manager.special_namespace and
+        Gateway.special_namespace must name it, too. The final manifest of every job, hooks included, may then use only
+        the permissions that its template requests and cluster.yaml permits. Empty, the default: no job has special
+        permissions. Not with enable_user_namespaces.
         """,
     )
 

@@ -14,22 +14,22 @@ class GpuMetrics(Configurable):
     """The Prometheus server and the metric names from which GPU use is read."""
 
     prometheus_url = Unicode(
-        help="""The address of a Prometheus that scrapes NVIDIA's dcgm-exporter, or another one, on all GPU nodes:
-        http://prometheus.monitoring:9090. A token that it wants belongs into the environment variable
-        DLSPAWNER_PROMETHEUS_TOKEN. Default: the environment variable DLSPAWNER_PROMETHEUS_URL; without either the use
-        of GPUs is not known, and no job that holds some is stopped as unused.""",
+        help="""The address of a Prometheus that scrapes NVIDIA's dcgm-exporter, or another exporter, on all GPU nodes:
+        http://prometheus.monitoring:9090. Put its token, if it needs one, into the environment variable
+        DLSPAWNER_PROMETHEUS_TOKEN. Default: the environment variable DLSPAWNER_PROMETHEUS_URL. Without either the use
+        of GPUs is not known, and no job with GPUs is stopped as idle.""",
     ).tag(config=True)
     utilisation = List(
         Unicode(),
         default_value=list(MetricNames().utilisation),
-        help="""Metrics of how busy a GPU is, in percent; several where nodes have exporters of different makers. AMD's
-        device-metrics-exporter calls it gpu_gfx_activity. Parts of a GPU by MIG have none of that name: add
-        DCGM_FI_PROF_GR_ENGINE_ACTIVE, which is from 0 to 1 and known to be so, as all of DCGM_FI_PROF_….""",
+        help="""Metrics of the utilisation of a GPU, in percent; several if nodes have exporters of different vendors.
+        AMD's device-metrics-exporter has gpu_gfx_activity. MIG instances have no DCGM_FI_DEV_GPU_UTIL: add
+        DCGM_FI_PROF_GR_ENGINE_ACTIVE. The metrics DCGM_FI_PROF_… are read as numbers from 0 to 1.""",
     ).tag(config=True)
     memory = List(
         Unicode(),
         default_value=list(MetricNames().memory),
-        help="""Metrics of how much of a GPU's memory is in use, in MiB, for the report; gpu_used_vram of AMD's.""",
+        help="""Metrics of the used memory of a GPU, in MiB, for the report; AMD's exporter has gpu_used_vram.""",
     ).tag(config=True)
     namespace_label = Unicode(
         MetricNames().namespace_label,
@@ -37,12 +37,13 @@ class GpuMetrics(Configurable):
         the Prometheus Operator does without honorLabels, calls it exported_namespace.""",
     ).tag(config=True)
     pod_label = Unicode(
-        MetricNames().pod_label, help="""The label with the name of that pod; exported_pod likewise."""
+        MetricNames().pod_label,
+        help="""The label with the name of the pod that holds a GPU; exported_pod in the case of exported_namespace.""",
     ).tag(config=True)
     gpu_labels = List(
         Unicode(),
         default_value=list(MetricNames().gpu_labels),
-        help="""The labels that tell one GPU from another; the first that a metric has counts. AMD's exporter has
+        help="""The labels that identify a GPU; the first one that a metric has counts. AMD's exporter has
         serial_number.""",
     ).tag(config=True)
 

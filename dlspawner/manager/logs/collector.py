@@ -289,15 +289,15 @@ class JobLogs(Configurable):
         1024,
         min=64,
         max=65536,
-        help="""KiB that are kept of the log of one run of a container: its end. What a database holds of it is
-        compressed, to a fifth or a tenth. Default: 1024.""",
+        help="""KiB that are kept of the log of one run of a container: its end. The database holds them compressed, at
+        a fifth to a tenth of the size. Default: 1024.""",
     ).tag(config=True)
     retention_days = Float(
         7.0,
         min=0.0,
         max=3660.0,
-        help="""Days for which the logs and events of a job are kept after its end. 0: none are kept, and a log is there
-        as long as its pod is. Default: 7.""",
+        help="""Days for which the logs and events of a job are kept after its end. Default: 7. 0: none are kept, and a
+        log can be read as long as its pod exists.""",
     ).tag(config=True)
 
     def keeping(self) -> LogRetention:

@@ -46,7 +46,7 @@ class SshAccessConfig:
 
 
 def alias(server: str) -> str | None:
-    """The host's name of a server; ``None`` for a name that is a pattern to OpenSSH, or no name to anybody."""
+    """The host's name of a server; ``None`` for a name that is a pattern to OpenSSH, or no name at all."""
     if not server:
         return JUMP
     return f"{server}{DOMAIN}" if _SERVER.fullmatch(server) else None
@@ -89,7 +89,7 @@ def config(access: SshAccessConfig) -> str:
 
 
 def known_hosts(access: SshAccessConfig) -> str:
-    """The gateway's host keys, one a line; empty when nobody knows them."""
+    """The gateway's host keys, one a line; empty if they are unknown."""
     _checked(access)
     read = [_KEY.fullmatch(key.strip()) for key in access.host_keys]
     return "".join(f"{_place(access)} {key[1]} {key[2]}\n" for key in read if key)

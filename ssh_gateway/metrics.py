@@ -67,7 +67,7 @@ class GatewayMetrics:
         self._refusals = Counter(
             "dlspawner_gateway_refusals",
             "What was refused: a connection for its address, a login because there are too many, a session or a stream "
-            "to somebody proven, a request by policy.",
+            "after the login, a request by policy.",
             ["what"],
             registry=own,
         )

@@ -24,8 +24,8 @@ EXIT_CODES = """exit codes:
   2  wrong usage, or a file with mistakes
   3  there is no such job
   4  not logged in, or the token is not taken
-  5  nobody answers, or the service does not work yet
-  141  nobody reads what is printed any more, as after "| head\""""
+  5  no answer, or the service does not work yet
+  141  the reader of the output is gone, as after "| head\""""
 
 
 def add(commands: Any) -> None:

@@ -176,10 +176,10 @@ def _of_teams(standing: dict[PendingGpus, TeamTypeUsage]) -> Iterator[GaugeMetri
 
 def _of_types(capacity: dict[str, TypeCapacity]) -> Iterator[GaugeMetricFamily]:
     total = GaugeMetricFamily("dlspawner_gpus_capacity", "GPUs of all nodes.", labels=["gpu_type"])
-    free = GaugeMetricFamily("dlspawner_gpus_free", "GPUs that nobody holds, usable or not.", labels=["gpu_type"])
+    free = GaugeMetricFamily("dlspawner_gpus_free", "GPUs that no job holds, usable or not.", labels=["gpu_type"])
     unusable = GaugeMetricFamily(
         "dlspawner_gpus_unusable",
-        "Free GPUs of no use now: on closed nodes, or too few on one node for anybody who waits.",
+        "Free GPUs of no use now: on closed nodes, or too few on one node for any job in the queue.",
         labels=["gpu_type", "why"],
     )
     for kind, one in sorted(capacity.items()):

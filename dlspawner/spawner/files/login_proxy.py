@@ -13,7 +13,7 @@ it asks for; from then on its connection is the server's, and every byte passes 
 connection, so that no second one passes unseen.
 
 The person's server is tried at the pod's own address and at its loopback address; one that listens on loopback only is
-reached by nobody but this proxy. It is not trusted with what a browser tells the login proxy: the Hub's cookies and
+reached by no process but this proxy. It is not trusted with what a browser tells the login proxy: the Hub's cookies and
 tokens are taken out of every request, also `?token=`, which a WebSocket of a browser's may need as it sends no header.
 """
 
@@ -142,7 +142,7 @@ class Handler(web.RequestHandler):
         server.close()
 
     async def send(self, browser: IOStream, server: socket.socket) -> None:
-        """All that the browser sends; to nobody, when the server does not listen any more."""
+        """All that the browser sends; dropped when the server does not listen any more."""
         piece = self.request_head()
         with contextlib.suppress(StreamClosedError):
             while True:

@@ -82,8 +82,8 @@ class ConnectionGuard(asyncio.Protocol):
     _deadline: asyncio.TimerHandle | None = None
     _inside: server.Downstream | None = None
 
-    def __init__(self, lobby: Admission) -> None:
-        self._lobby = lobby
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
         self._header = b""
         self._source = ""
 
@@ -94,21 +94,21 @@ class ConnectionGuard(asyncio.Protocol):
         peer = str((transport.get_extra_info("peername") or ("",))[0])
         address = read_address(peer)
         self._source = str(address or peer)
-        if address is not None and any(address in network for network in self._lobby.balancers):
+        if address is not None and any(address in network for network in self._admission.balancers):
             self._await_header()
         elif self._may_in():
             # The greeting is not kept back until the client has spoken: that would cost every login a round trip.
-            self._inside = self._lobby.inside(self._source)
+            self._inside = self._admission.inside(self._source)
             self._inside.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        if self in self._lobby.arriving:
+        if self in self._admission.arriving:
             self._header += data
             self._read_header()
         elif (inside := self._inside) is not None:
             self._transport.set_protocol(inside)
             if is_one(data):
-                self._lobby.refused(self._source, NOT_LISTED)
+                self._admission.refused(self._source, NOT_LISTED)
                 inside.end(asyncssh.DISC_PROTOCOL_ERROR, NOT_LISTED)
             else:
                 inside.data_received(data)
@@ -126,8 +126,8 @@ class ConnectionGuard(asyncio.Protocol):
             self._inside.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lobby.leaving.discard(self)
-        self._lobby.checking.discard(self)
+        self._admission.leaving.discard(self)
+        self._admission.checking.discard(self)
         self._arrived()
         if self._inside is not None:
             self._inside.connection_lost(exc)
@@ -137,7 +137,7 @@ class ConnectionGuard(asyncio.Protocol):
         self._transport.abort()
 
     def _may_in(self) -> bool:
-        refusal = self._lobby.admit(self._source)
+        refusal = self._admission.admit(self._source)
         if refusal is not None:
             self._send_away(refusal)
         return refusal is None
@@ -145,10 +145,10 @@ class ConnectionGuard(asyncio.Protocol):
     # Connections from balancers
 
     def _await_header(self) -> None:
-        if len(self._lobby.arriving) >= MOST_ARRIVING:
+        if len(self._admission.arriving) >= MOST_ARRIVING:
             self._transport.abort()
             return
-        self._lobby.arriving.add(self)
+        self._admission.arriving.add(self)
         loop = asyncio.get_running_loop()
         self._deadline = loop.call_later(HEADER_SECONDS, self._no_header, "no PROXY protocol header in time")
 
@@ -162,11 +162,11 @@ class ConnectionGuard(asyncio.Protocol):
             return
         self._arrived()
         if header.source is None:
-            self._say_last(b"", self._lobby.checking, MOST_CHECKS)
+            self._say_last(b"", self._admission.checking, MOST_CHECKS)
             return
         self._source = str(read_address(header.source))
         if self._may_in():
-            inside, rest = self._lobby.inside(self._source), self._header[header.size :]
+            inside, rest = self._admission.inside(self._source), self._header[header.size :]
             self._transport.set_protocol(inside)
             inside.connection_made(self._transport)
             if rest:
@@ -174,11 +174,11 @@ class ConnectionGuard(asyncio.Protocol):
 
     def _no_header(self, why: str) -> None:
         self._arrived()
-        self._lobby.refused(self._source, why)
+        self._admission.refused(self._source, why)
         self._send_away(UNKNOWN)
 
     def _arrived(self) -> None:
-        self._lobby.arriving.discard(self)
+        self._admission.arriving.discard(self)
         if self._deadline is not None:
             self._deadline.cancel()
 
@@ -186,7 +186,7 @@ class ConnectionGuard(asyncio.Protocol):
 
     def _send_away(self, why: str) -> None:
         words = packets.in_clear(packets.disconnect(TOO_MANY_CONNECTIONS, why))
-        self._say_last(words, self._lobby.leaving, MOST_FAREWELLS)
+        self._say_last(words, self._admission.leaving, MOST_FAREWELLS)
 
     def _say_last(self, words: bytes, among: set[ConnectionGuard], most: int) -> None:
         """Writes the last bytes and closes one direction first: a reset would lose the reason."""

@@ -293,11 +293,11 @@ class Gateway(Application):
             say("stopped")
 
     async def _run(self, server: GatewayServer, doing: set[asyncio.Task[Any]]) -> None:
-        begin, hurry = asyncio.Event(), asyncio.Event()
+        begin, force = asyncio.Event(), asyncio.Event()
 
         def stop() -> None:
             """Begins the stop; the second call cuts the wait for sessions short."""
-            (hurry if begin.is_set() else begin).set()
+            (force if begin.is_set() else begin).set()
 
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop)
@@ -313,7 +313,7 @@ class Gateway(Application):
         for task in ended:
             await task  # raises the error that ended it
         say("stopping", sessions=len(server.connections))
-        await server.stop(hurry=hurry)
+        await server.stop(force=force)
         if health is not None:
             health.stop()
 

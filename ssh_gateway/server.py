@@ -30,9 +30,9 @@ class GatewayServer(GatewayContext):
         super().__init__(**parts)
         if self.notices is not None:
             self.notices.changed = self._tell
-        self.revalidator.visits = lambda: [one for one in self.connections if one.identity is not None]
+        self.revalidator.sessions = lambda: [one for one in self.connections if one.identity is not None]
         self.counters.inside = self._inside
-        self._lobby = Admission(self._admit, self.make_leg, self._say_refused, self.limits.balancers)
+        self._admission = Admission(self._admit, self.make_leg, self._say_refused, self.limits.balancers)
         self._options = transport_keys.server_options(self.keys.hosts, self.limits.login_seconds)
         self._listener: asyncio.Server | None = None
 
@@ -41,35 +41,35 @@ class GatewayServer(GatewayContext):
         loop, found = asyncio.get_running_loop(), sockets.listen(ip, port, shared=shared)
         fastpath.shared_buffers().relayed = self.counters.relay.observe
         self._listener = await loop.create_server(
-            lambda: ConnectionGuard(self._lobby), sock=found, backlog=sockets.BACKLOG
+            lambda: ConnectionGuard(self._admission), sock=found, backlog=sockets.BACKLOG
         )
         return sockets.written(found)
 
-    async def stop(self, hurry: asyncio.Event | None = None) -> None:
+    async def stop(self, force: asyncio.Event | None = None) -> None:
         """Stops accepting, writes the shutdown line on every terminal, and lets sessions end by themselves until the
-        deadline or until ``hurry`` is set; then ends the rest with a reason.
+        deadline or until ``force`` is set; then ends the rest with a reason.
         """
         self.stopping = True
         if self._listener is not None:
             self._listener.close()
-        self._lobby.clear()
-        self._end([visitor for visitor in self.connections if visitor.session is None])
+        self._admission.clear()
+        self._end([one for one in self.connections if one.session is None])
         if self.limits.drain_seconds:
             self.shutdown_lines = (shutdown_message(self.limits.drain_seconds, datetime.now(UTC)),)
             self._tell()
-        await self._all_gone(self.limits.drain_seconds, hurry)
+        await self._all_gone(self.limits.drain_seconds, force)
         if self.connections:
             say("drain", level=logging.WARNING, result="deadline", sessions=len(self.connections))
         self._end(self.connections)
         await self._all_gone(2 * connection.FAREWELL_SECONDS)
-        self._lobby.clear()
-        for errand in list(self._background):
-            errand.cancel()
+        self._admission.clear()
+        for task in list(self._background):
+            task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
 
-    def _end(self, visitors: Iterable[LiveConnection]) -> None:
-        for visitor in list(visitors):
-            visitor.client.leg.end(asyncssh.DISC_BY_APPLICATION, STOPPING)
+    def _end(self, connections: Iterable[LiveConnection]) -> None:
+        for one in list(connections):
+            one.client.leg.end(asyncssh.DISC_BY_APPLICATION, STOPPING)
 
     def _admit(self, source: str) -> str | None:
         """Returns the reason why a new connection is refused, or None."""
@@ -91,19 +91,19 @@ class GatewayServer(GatewayContext):
             asyncio.get_running_loop(), self._options, lambda leg: ClientConnection(self, leg, source, jump)
         )
 
-    def _visits(self) -> list[LiveSession]:
-        return [visitor.session for visitor in self.connections if visitor.session is not None]
+    def _sessions(self) -> list[LiveSession]:
+        return [one.session for one in self.connections if one.session is not None]
 
     def _inside(self) -> GatewayState:
-        visits, (up, down) = self._visits(), self.bytes_of_gone
+        sessions, (up, down) = self._sessions(), self.bytes_of_gone
         authenticated = sum(one.identity is not None for one in self.connections)  # also while a job starts for it
         addresses, names = self.penalties.penalised(self.now())
         return GatewayState(
             unauthenticated=len(self.connections) - authenticated,
             authenticated=authenticated,
-            sessions=sum(visit.job is not None for visit in visits),
-            up=up + sum(visit.bytes_up for visit in visits),
-            down=down + sum(visit.bytes_down for visit in visits),
+            sessions=sum(session.job is not None for session in sessions),
+            up=up + sum(session.bytes_up for session in sessions),
+            down=down + sum(session.bytes_down for session in sessions),
             penalised_addresses=addresses,
             penalised_names=names,
             stopping=self.stopping,
@@ -111,14 +111,14 @@ class GatewayServer(GatewayContext):
 
     def _tell(self) -> None:
         """Makes every session write the lines for terminals that changed."""
-        for visit in self._visits():
-            visit.tell()
+        for session in self._sessions():
+            session.tell()
 
-    async def _all_gone(self, seconds: float, hurry: asyncio.Event | None = None) -> None:
+    async def _all_gone(self, seconds: float, force: asyncio.Event | None = None) -> None:
         self.empty.clear()
         if not self.connections and not self.upstreams:
             return
-        waiting = [asyncio.ensure_future(event.wait()) for event in (self.empty, hurry) if event is not None]
+        waiting = [asyncio.ensure_future(event.wait()) for event in (self.empty, force) if event is not None]
         await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for one in waiting:
             one.cancel()

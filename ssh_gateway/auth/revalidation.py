@@ -62,7 +62,7 @@ class Revalidator:
     seconds: float
     blocked: frozenset[str] | None = None  # None: not known yet
     revocations: RevocationList = field(default_factory=RevocationList)
-    visits: Callable[[], Iterable[RevalidatedSession]] = tuple
+    sessions: Callable[[], Iterable[RevalidatedSession]] = tuple
     _silent: set[str] = field(default_factory=set)
 
     async def run(self) -> None:
@@ -91,20 +91,22 @@ class Revalidator:
         await self._judge(inside, await check([held for _, held in inside]))
 
     def _inside(self) -> list[Inside]:
-        return [(visit, visit.open_session()) for visit in self.visits()]
+        return [(session, session.open_session()) for session in self.sessions()]
 
     @staticmethod
     async def _judge(inside: Iterable[Inside], facts: Checks) -> None:
         """Ends the checked sessions that have lost access by these facts."""
-        ends = [(visit, held.job, why) for visit, held in inside if (why := evaluate_access(held, facts)) is not None]
-        for visit, job, why in ends:
+        ends = [
+            (session, held.job, why) for session, held in inside if (why := evaluate_access(held, facts)) is not None
+        ]
+        for session, job, why in ends:
             if job is not None:
-                visit.end(why)
-        if outer := [(visit, why) for visit, job, why in ends if job is None]:
+                session.end(why)
+        if outer := [(session, why) for session, job, why in ends if job is None]:
             # `ssh -J` may go through these: the reason written inside is to be read first.
             await asyncio.sleep(FAREWELL_SECONDS)
-            for visit, why in outer:
-                visit.end(why)
+            for session, why in outer:
+                session.end(why)
 
     async def revalidate(self, held: OpenSession) -> str | None:
         """Returns the reason to end a connection; for logins that have waited, which are in no round yet."""
@@ -151,9 +153,9 @@ class Revalidator:
                     self.blocked = found.blocked
 
     async def _networks(self) -> None:
-        for visit in self.visits():
-            if visit.lost:
-                visit.end(LOST)
+        for session in self.sessions():
+            if session.lost:
+                session.end(LOST)
 
     async def _certificates(self, inside: Sequence[OpenSession]) -> Checks:
         badges = {held.proof.certificate for held in inside if held.proof.certificate is not None}
@@ -182,9 +184,9 @@ class Revalidator:
     async def _tokens(self) -> None:
         """Checks the present owner of each token, one by one; the first without an answer ends the round."""
         of_token = dict[str, list[Inside]]()
-        for visit, held in self._inside():
+        for session, held in self._inside():
             if held.proof.token:
-                of_token.setdefault(held.proof.token, []).append((visit, held))
+                of_token.setdefault(held.proof.token, []).append((session, held))
         waiting = iter(of_token.values())
 
         async def ask() -> None:
@@ -247,10 +249,10 @@ def _of_credential(held: OpenSession, facts: Checks) -> str | None:
     return _of_token(held, facts) if proof.token in facts.bearers else None
 
 
-def _of_certificate(badge: CertificateId, facts: Checks) -> str | None:
-    if facts.now >= badge.until:
+def _of_certificate(certificate: CertificateId, facts: Checks) -> str | None:
+    if facts.now >= certificate.until:
         return "the certificate that you came in with has expired: get a new one"
-    return "the certificate that you came in with was revoked" if badge in facts.revoked else None
+    return "the certificate that you came in with was revoked" if certificate in facts.revoked else None
 
 
 def _of_token(held: OpenSession, facts: Checks) -> str | None:

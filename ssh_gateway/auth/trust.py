@@ -95,13 +95,13 @@ class RevokedCertificates:
     keys: frozenset[str] = frozenset()
     single: frozenset[tuple[str, int | str]] = frozenset()
 
-    def names(self, badge: CertificateId) -> bool:
+    def names(self, certificate: CertificateId) -> bool:
         """True if this certificate is revoked."""
         return (
-            badge.key_id in self.ids
-            or not self.keys.isdisjoint({badge.key, badge.ca})
-            or not self.single.isdisjoint({(badge.ca, badge.serial), (badge.ca, badge.key_id)})
-            or self._has(badge.serial)
+            certificate.key_id in self.ids
+            or not self.keys.isdisjoint({certificate.key, certificate.ca})
+            or not self.single.isdisjoint({(certificate.ca, certificate.serial), (certificate.ca, certificate.key_id)})
+            or self._has(certificate.serial)
         )
 
     def _has(self, serial: int) -> bool:
@@ -119,11 +119,11 @@ class RevocationList:
         """Reads the file if it has changed; KeysUnusable names the problem."""
         self._file.load()
 
-    def refusal(self, badge: CertificateId) -> str | None:
+    def refusal(self, certificate: CertificateId) -> str | None:
         """Returns the reason why a certificate is refused; None for a valid one."""
         if not self._is_read():
             return UNKNOWN
-        return REVOKED if self._file.latest.names(badge) else None
+        return REVOKED if self._file.latest.names(certificate) else None
 
     def latest(self) -> RevokedCertificates:
         """Returns the revocations of the file, or the last valid ones."""
@@ -167,11 +167,11 @@ class _Lines:
         if _CERTIFICATE.match(written) is None:
             self.keys.add(read_public(written).get_fingerprint())
             return
-        badge = read_certificate(written).badge
+        certificate = read_certificate(written).id
         if itself:
-            self.single.add((badge.ca, badge.serial or badge.key_id))
+            self.single.add((certificate.ca, certificate.serial or certificate.key_id))
         else:
-            self.keys.add(badge.key)
+            self.keys.add(certificate.key)
 
 
 def read_revocations(text: str) -> RevokedCertificates:

@@ -35,7 +35,7 @@ class UserCertificate:
     ca: str = ""
 
     @property
-    def badge(self) -> CertificateId:
+    def id(self) -> CertificateId:
         return CertificateId(self.serial, self.key_id, self.key, self.ca, self.valid_before)
 
     @property
@@ -76,7 +76,7 @@ def verify_certificate(certificate: UserCertificate, user: str) -> Identity:
         "publickey",
         certificate.name,
         every_server,
-        certificate=certificate.badge,
+        certificate=certificate.id,
         starts=every_server,
         bounds=certificate.bounds,
     )

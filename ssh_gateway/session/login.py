@@ -151,7 +151,7 @@ async def _verify_certificate(connection: ClientConnection, certificate: UserCer
             problem = certificates.certificate_refusal(certificate, login.user, client.source, time.time(), unknown)
             if problem is None:
                 break
-        problem = problem or client.gateway.revalidator.revocations.refusal(certificate.badge)
+        problem = problem or client.gateway.revalidator.revocations.refusal(certificate.id)
         judged = problem != UNKNOWN
     except BackendUnavailable as unavailable:
         problem, judged = str(unavailable), False

@@ -231,12 +231,12 @@ class Session:
         """Refuses the requested streams because there is no pod to open them; streams to jobs stay possible."""
         self._buffered.connecting = False
         for kind, payload in self._buffered.take():
-            wish = packets.read_direct_tcpip(payload)
-            if wish is None:
+            target = packets.read_direct_tcpip(payload)
+            if target is None:
                 self._buffer(kind, payload)
                 continue
-            there = f"{routing.printable(wish.host)}:{wish.port}"
-            name = routing.jump_server(wish.host, self.user)
+            there = f"{routing.printable(target.host)}:{target.port}"
+            name = routing.jump_server(target.host, self.user)
             if name is not None and routing.find_job(name, jobs) is not None:
                 reason = f"{there} is no port that ssh -J reaches: your job is at port 22, so leave out -p, or Port"
             else:
@@ -276,8 +276,8 @@ def _is_ours(kind: int, payload: bytes) -> bool:
     """True for packets that the gateway answers itself, with or without a pod: the opening of a stream to a job."""
     if kind != packets.CHANNEL_OPEN:
         return False
-    wish = packets.read_direct_tcpip(payload)
-    return wish is not None and routing.is_jump(wish.host, wish.port)
+    target = packets.read_direct_tcpip(payload)
+    return target is not None and routing.is_jump(target.host, target.port)
 
 
 MOST_PACKETS = 64

@@ -458,7 +458,7 @@ class _WaitingTeams:
     no_share: tuple[Job, ...]
 
 
-_OfTeam = tuple[tuple[Job, Nodes] | None, Job | None]  # the owner with its nodes, the homeless one
+_OfTeam = tuple[tuple[Job, Nodes] | None, Job | None]  # the owner with its nodes, the one without a share
 
 
 def nodes_reserved_for_others(
@@ -491,8 +491,8 @@ def _waiting(kind: str, state: ClusterState, now: datetime) -> _WaitingTeams:
         teams = [team for team, of in state.queues if team and of == kind and state.available_quota(team, kind) > 0]
         found = [_of_team(team, kind, state, now) for team in teams]
         owners = sorted((owner for owner, _ in found if owner is not None), key=lambda one: _came(one[0]))
-        homeless = sorted((job for _, job in found if job is not None), key=_came)
-        known = state.memo["waiting", kind] = (now, _WaitingTeams(tuple(owners), tuple(homeless)))
+        without_share = sorted((job for _, job in found if job is not None), key=_came)
+        known = state.memo["waiting", kind] = (now, _WaitingTeams(tuple(owners), tuple(without_share)))
     return known[1]
 
 

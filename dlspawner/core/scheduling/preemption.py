@@ -290,10 +290,10 @@ def victims_will_stop_sentence(request: Job, victims: Sequence[Job]) -> str:
     return f"What it needs is held by {_named(request, victims)}, which {have} to leave for it after notice."
 
 
-def victims_stopping_sentence(request: Job, leavers: Sequence[Job]) -> str:
+def victims_stopping_sentence(request: Job, victims: Sequence[Job]) -> str:
     """Returns the sentence for a job with a reservation, without the full stop: the time may follow."""
-    have = "has" if len(leavers) == 1 else "have"
-    return f"What it waits for is held by {_named(request, leavers)}, which {have} been told to leave"
+    have = "has" if len(victims) == 1 else "have"
+    return f"What it waits for is held by {_named(request, victims)}, which {have} been told to leave"
 
 
 def _named(request: Job, jobs: Iterable[Job]) -> str:

@@ -163,22 +163,22 @@ class Explainer:
         return kept[1]
 
     def _promised(self, job: Job, now: datetime) -> str:
-        leavers = victims_of(job, self.store.cluster_state)
-        if not leavers:
+        victims = victims_of(job, self.store.cluster_state)
+        if not victims:
             return _NEXT
-        said, times = victims_stopping_sentence(job, leavers), [one.notice for one in leavers if one.notice is not None]
+        said, times = victims_stopping_sentence(job, victims), [one.notice for one in victims if one.notice is not None]
         return f"{said} {moment(max(times), now)}." if times else f"{said}."
 
     def advice(self, job: Job, now: datetime) -> tuple[Alternative, ...]:
         """Returns what would start at once, of the choices that the owner has."""
         held = self.store.cluster_state.held_by(job.team, job.user)
-        wish = (job.team, job.request, job.preemptible, job.priority, job.approved, job.template, job.special, held)
-        kept = self._kept.get(wish)
+        key = (job.team, job.request, job.preemptible, job.priority, job.approved, job.template, job.special, held)
+        kept = self._kept.get(key)
         if kept is None or not timedelta() <= now - kept[0] < _ADVICE_FOR:
             self._kept = {one: known for one, known in self._kept.items() if now - known[0] < _ADVICE_FOR}
             offered = self._offers(job.template)
             found = find_alternatives(job, self.store.cluster_state, now)
-            kept = self._kept[wish] = (
+            kept = self._kept[key] = (
                 now,
                 tuple(one for one in found if offered or one.preemptible == job.preemptible),
             )

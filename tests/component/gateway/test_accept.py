@@ -57,7 +57,7 @@ async def test_incomplete_header_ends_the_connection_after_the_deadline(
 ) -> None:
     monkeypatch.setattr(accept, "HEADER_SECONDS", 0.2)
     assert accept.UNKNOWN.encode() in await say_first(behind, header("203.0.113.7")[:20])
-    assert not behind.server._lobby.arriving
+    assert not behind.server._admission.arriving
 
 
 async def test_unlisted_source_with_a_header_is_refused(
@@ -75,8 +75,8 @@ async def test_health_check_is_greeted_while_a_flood_is_refused(lab: Lab, monkey
     monkeypatch.setattr(accept, "FAREWELL_SECONDS", 60.0)  # they stay as long as the test asks
     limits = replace(LIMITS, rules=PenaltyRules(connections_per_second=0.01))
     async with lab.gateway(limits=limits) as running, contextlib.AsyncExitStack() as connections:
-        lobby = running.server._lobby
-        while len(lobby.leaving) < accept.MOST_FAREWELLS:
+        admission = running.server._admission
+        while len(admission.leaving) < accept.MOST_FAREWELLS:
             _, writer = await asyncio.open_connection("127.0.0.1", running.port)
             connections.callback(writer.close)
         assert await say_first(running, LOCAL) == accept.GREETING
@@ -94,7 +94,7 @@ async def test_health_checks_are_limited(behind: Running, monkeypatch: pytest.Mo
             with contextlib.suppress(ConnectionResetError):
                 heard = await asyncio.wait_for(reader.read(), 20)
             assert heard == answer
-        assert len(behind.server._lobby.checking) == 2
+        assert len(behind.server._admission.checking) == 2
 
 
 async def test_header_in_pieces_is_read(behind: Running) -> None:
@@ -115,9 +115,9 @@ async def test_silent_connections_of_a_balancer_are_limited(
     monkeypatch.setattr(accept, "MOST_ARRIVING", 20)
     silent = [await asyncio.open_connection("127.0.0.1", behind.port, local_addr=(BALANCER, 0)) for _ in range(25)]
     await until(lambda: sum(reader.at_eof() or reader.exception() is not None for reader, _ in silent) == 5)
-    assert len(behind.server._lobby.arriving) == 20
+    assert len(behind.server._admission.arriving) == 20
     direct = lab.client(behind, "direct")
     assert (await direct.ssh("alice+train@gateway", "echo in")).text == "in\n"
     for _, writer in silent:
         writer.close()
-    await until(lambda: not behind.server._lobby.arriving)
+    await until(lambda: not behind.server._admission.arriving)

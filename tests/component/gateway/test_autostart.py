@@ -211,7 +211,7 @@ async def test_credential_revoked_while_the_login_waits_refuses_it(
     starts, by_token, better, told = row
     people, rounds = running.people, running.server.revalidator
     if starts:
-        rounds.visits = tuple  # they find no sessions: the login itself has to ask
+        rounds.sessions = tuple  # they find no sessions: the login itself has to ask
 
     def revoke() -> StartStatus:
         people.keys["alice"].clear()

@@ -117,7 +117,7 @@ async def test_flood_is_refused_with_a_sentence_and_one_line_of_log(lab: Lab, ca
         before = resident()
         words = await asyncio.gather(*(knock(running.port) for _ in range(600)))
         assert sum(b"too many connections from your address" in one for one in words) >= accept.MOST_FAREWELLS
-        await until(lambda: not running.server._lobby.leaving)
+        await until(lambda: not running.server._admission.leaving)
         assert resident() - before < 32 * MIB
         done = await person.ssh("alice+train@gateway", "echo in")
     assert "too many connections from your address: try again in" in done.err

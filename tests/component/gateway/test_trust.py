@@ -106,8 +106,8 @@ class Issued:
         prints = {name: asyncssh.read_public_key(self.folder / f"{name}.pub").get_fingerprint() for name in self.names}
         return line.format(**{name.replace("-", "_"): text for name, text in words.items()}, prints=prints)
 
-    def badge(self, name: str) -> CertificateId:
-        return read_certificate((self.folder / f"{name}-cert.pub").read_text()).badge
+    def certificate(self, name: str) -> CertificateId:
+        return read_certificate((self.folder / f"{name}-cert.pub").read_text()).id
 
     def taken_back(self, krl: Path) -> set[str]:
         """Whom OpenSSH finds in a list."""
@@ -149,7 +149,9 @@ def test_revocation_means_the_same_as_to_ssh_keygen(line: str, issued: Issued, t
     making = ("ssh-keygen", "-q", "-k", "-f", tmp_path / "krl", "-s", issued.folder / "ca.pub", tmp_path / "revoked")
     subprocess.run(making, check=True)
     found = read_revocations(written)
-    assert {name for name in issued.names if found.names(issued.badge(name))} == issued.taken_back(tmp_path / "krl")
+    assert {name for name in issued.names if found.names(issued.certificate(name))} == issued.taken_back(
+        tmp_path / "krl"
+    )
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 6))))

@@ -11,16 +11,16 @@ from ssh_gateway.core.proof import CertificateId, Identity, OpenSession, TokenOw
 
 KEY = OpenSession(Identity("alice", "publickey", "SHA256:1", every_server, registered=True), "train", "j-1")
 TOKEN = OpenSession(Identity("alice", "password", "token", every_server, token="t"), "train", "j-1")
-BADGE = CertificateId(7, "alice@office", "SHA256:k", "SHA256:c", until=200.0)
+CERTIFICATE_ID = CertificateId(7, "alice@office", "SHA256:k", "SHA256:c", until=200.0)
 CERTIFICATE = OpenSession(
-    Identity("alice", "publickey", "certificate 7", every_server, certificate=BADGE), "train", "j-1"
+    Identity("alice", "publickey", "certificate 7", every_server, certificate=CERTIFICATE_ID), "train", "j-1"
 )
 OUTER = OpenSession(KEY.proof)
 FINE = Checks(jobs=frozenset({"j-1"}), bearers={"t": TokenOwner("alice", every_server)})
 
 BOB = frozenset({("bob", "SHA256:1")})
 TOKEN_GONE = "the token that you came in with was revoked, or has expired"
-BADGE_OF = "the certificate that you came in with"
+OF_CERTIFICATE = "the certificate that you came in with"
 
 
 def bearing(owner: TokenOwner | None) -> Checks:
@@ -47,9 +47,17 @@ ROWS: dict[str, tuple[OpenSession, Checks, str | None]] = {
         "the token that you came in with may not open train any more",
     ),
     "a certificate in its last moment": (CERTIFICATE, replace(FINE, now=199.9), None),
-    "a certificate after its time": (CERTIFICATE, replace(FINE, now=200.0), f"{BADGE_OF} has expired: get a new one"),
-    "the certificate was revoked": (CERTIFICATE, replace(FINE, revoked=frozenset({BADGE})), f"{BADGE_OF} was revoked"),
-    "a key while a certificate is revoked": (KEY, replace(FINE, revoked=frozenset({BADGE}), now=300.0), None),
+    "a certificate after its time": (
+        CERTIFICATE,
+        replace(FINE, now=200.0),
+        f"{OF_CERTIFICATE} has expired: get a new one",
+    ),
+    "the certificate was revoked": (
+        CERTIFICATE,
+        replace(FINE, revoked=frozenset({CERTIFICATE_ID})),
+        f"{OF_CERTIFICATE} was revoked",
+    ),
+    "a key while a certificate is revoked": (KEY, replace(FINE, revoked=frozenset({CERTIFICATE_ID}), now=300.0), None),
     "the job was stopped": (KEY, replace(FINE, jobs=frozenset({"j-2"})), "train was stopped"),
     "the Manager says why it was stopped": (
         KEY,

@@ -39,20 +39,20 @@ NO_PLACE = (
 )
 
 
-def shown(body: bytes, wish: LogQuery) -> str:
+def shown(body: bytes, query: LogQuery) -> str:
     """Returns the requested part of a log as harmless text."""
     found = redaction.readable(body)
-    if wish.search:
-        found = redaction.matching(found, wish.search)
-    return redaction.last_lines(found, wish.tail) if wish.tail else found
+    if query.search:
+        found = redaction.matching(found, query.search)
+    return redaction.last_lines(found, query.tail) if query.tail else found
 
 
-async def read_log(log_reader: LogReader, who: str, run: ContainerRun, wish: LogQuery) -> tuple[LogText, str]:
+async def read_log(log_reader: LogReader, who: str, run: ContainerRun, query: LogQuery) -> tuple[LogText, str]:
     """Reads the requested part of a log as harmless text; 429 for callers that read many already."""
     try:
         async with log_reader.limiter.wait_for_slot(who):
-            found = await log_reader.text(run, wish.lines)
-            return found, await asyncio.to_thread(shown, found.body, wish)
+            found = await log_reader.text(run, query.lines)
+            return found, await asyncio.to_thread(shown, found.body, query)
     except TooManyReads as problem:
         raise HttpProblem(429, str(problem), {"Retry-After": "2"}) from None
 
@@ -110,22 +110,22 @@ class LogHandler(LogApiHandler):
     _following: asyncio.Task[None] | None = None
 
     async def get(self, job: str) -> None:
-        wish = self.read_query(LogQuery)
+        query = self.read_query(LogQuery)
         runs = await self.runs(job)
-        if wish.after:
-            await self._go_on(job, runs, wish.after)
+        if query.after:
+            await self._go_on(job, runs, query.after)
             return
-        run = choose(runs, wish.container, wish.pod, wish.run, wish.previous)
+        run = choose(runs, query.container, query.pod, query.run, query.previous)
         if run is None:
             raise HttpProblem(404, NO_LOG)
         self.set_header("Content-Type", "text/plain; charset=utf-8")
-        if wish.follow and run.running:
+        if query.follow and run.running:
             place = FollowCursor(run.key)
-            if wish.place:
-                self.log_reader.places.keep(self.caller.name, wish.place, place)
+            if query.place:
+                self.log_reader.places.keep(self.caller.name, query.place, place)
             await self._follow(job, run, place)
             return
-        found, body = await read_log(self.log_reader, self.caller.name, run, wish)
+        found, body = await read_log(self.log_reader, self.caller.name, run, query)
         if found.note:
             self.set_header("Dlspawner-Note", found.note)
         self.finish(body)

@@ -8,7 +8,7 @@ does not answer, or nothing is decided here, no server is named; what is told th
 
 Starts by a login: the gateway asks, for a user with a credential that it has just verified. Scope custom:ssh-starts.
 
-* Nothing starts against the person's wish (`api/ssh-settings`) or the template's (``start_on_connect``), and no server
+* Nothing starts against the user's setting (`api/ssh-settings`) or the template's (``start_on_connect``), and no server
   that has never been, but for one with the name of a template that always starts by a login. All that is ``off``.
 * What has ended a moment ago is not started: programs that connect again by themselves, as editors do, would make every
   stop one of seconds. Templates that always start by a login are for exactly that.

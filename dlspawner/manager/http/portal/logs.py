@@ -23,21 +23,21 @@ _MOST_SHOWN = 256 * 1024  # letters of a page; the file has all
 
 class LogPage(PortalPage):
     async def get(self, job: str) -> None:
-        kept, wish = await self._wanted(job)
+        kept, query = await self._wanted(job)
         log_reader = self.leader().log_reader
         if log_reader is None:
             raise HttpProblem(503, NOT_YET)
         runs = await log_reader.runs(job)
-        run = choose(runs, wish.container, wish.pod, wish.run, wish.previous)
-        found, body = await read_log(log_reader, self.person().name, run, wish) if run is not None else (LogText(), "")
+        run = choose(runs, query.container, query.pod, query.run, query.previous)
+        found, body = await read_log(log_reader, self.person().name, run, query) if run is not None else (LogText(), "")
         if run is not None and self.get_query_argument("download", ""):
             self._give(job, run, body)
             return
-        goes_on = run is not None and run.running and not wish.search
+        goes_on = run is not None and run.running and not query.search
         self.show_page(
             "job_log.html",
             job=kept,
-            wish=wish,
+            query=query,
             runs=runs,
             run=run,
             tails=TAILS,
@@ -46,7 +46,7 @@ class LogPage(PortalPage):
             more=len(body) > _MOST_SHOWN,
             printed=bool(found.body),
             goes_on=goes_on,
-            file=f"?{self._query(run, wish)}" if run is not None else "",
+            file=f"?{self._query(run, query)}" if run is not None else "",
             every=EVERY_SECONDS if goes_on else _QUIET_SECONDS,
         )
 
@@ -62,15 +62,15 @@ class LogPage(PortalPage):
         self.set_header("Content-Disposition", f'attachment; filename="{job}-{run.container}-{run.number}.log"')
         self.finish(body)
 
-    def _query(self, run: ContainerRun, wish: LogQuery) -> str:
-        named = {"pod": run.key[0], "container": run.container, "run": run.number, "search": wish.search}
+    def _query(self, run: ContainerRun, query: LogQuery) -> str:
+        named = {"pod": run.key[0], "container": run.container, "run": run.number, "search": query.search}
         return urlencode({**named, "tail": 0, "download": 1})
 
 
-def _chosen(wish: LogQuery, log: str) -> LogQuery:
+def _chosen(query: LogQuery, log: str) -> LogQuery:
     """With what the page's list says: a pod's uid, a container and a run."""
     pod, _, rest = log.partition("/")
     container, _, run = rest.partition("/")
     if not (run.isascii() and run.isdecimal() and len(run) < 8):
-        return wish
-    return wish.model_copy(update={"pod": pod, "container": container, "run": int(run)})
+        return query
+    return query.model_copy(update={"pod": pod, "container": container, "run": int(run)})

@@ -180,7 +180,7 @@ class Gateway(Application):
         help="Seconds between two reports of a job's use: to the Hub (each report is a commit), and, with all open "
         "sessions, to the Manager.",
     ).tag(config=True)
-    recheck_seconds = Float(
+    revalidate_seconds = Float(
         20.0,
         min=0.1,
         max=50.0,
@@ -260,32 +260,32 @@ class Gateway(Application):
         token, hub_url = required("JUPYTERHUB_API_TOKEN"), required("JUPYTERHUB_API_URL")
         async with contextlib.AsyncExitStack() as stack:
             hub = await stack.enter_async_context(HubClient(hub_url, token))
-            people = HubAndManager(hub, self.manager_url, token)
+            auth_backend = HubAndManager(hub, self.manager_url, token)
             try:
                 cluster = await stack.enter_async_context(await KubernetesClient.connect())
             except KubernetesError as error:
                 raise GatewayMisconfigured(f"{error} (environment variable KUBECONFIG)") from error
-            activity = ActivityReporter(people, self.activity_seconds)
-            notices = NoticeFollower(people)
-            places = ClusterJobDirectory(cluster, self.namespace or cluster.namespace, self.special_namespace)
-            rechecks = Revalidator(people, places, self.recheck_seconds, revocations=revocations)
+            activity = ActivityReporter(auth_backend, self.activity_seconds)
+            notices = NoticeFollower(auth_backend)
+            job_directory = ClusterJobDirectory(cluster, self.namespace or cluster.namespace, self.special_namespace)
+            revalidator = Revalidator(auth_backend, job_directory, self.revalidate_seconds, revocations=revocations)
             server = GatewayServer(
                 keys=found,
-                people=people,
-                places=places,
+                auth_backend=auth_backend,
+                job_directory=job_directory,
                 activity=activity,
                 hub_public_url=self.hub_public_url,
                 limits=self._limits(),
                 policy=RelayPolicy(self.agent_forwarding, self.x11_forwarding),
                 notices=notices,
-                rechecks=rechecks,
+                revalidator=revalidator,
                 authorities=authorities,
                 log_commands=self.log_commands,
             )
             doing: set[asyncio.Task[Any]] = {
                 asyncio.create_task(activity.run(), name="report activity"),
                 asyncio.create_task(notices.run(), name="follow notices"),
-                asyncio.create_task(rechecks.run(), name="check again"),
+                asyncio.create_task(revalidator.run(), name="revalidation"),
                 asyncio.create_task(watch_loop(server.counters.loop_lag.observe), name="measure the loop"),
             }
             async with _ending(doing):

@@ -57,8 +57,8 @@ Inside = tuple[RevalidatedSession, OpenSession]
 class Revalidator:
     """Checks sessions: `run` is the one task; ``blocked`` are the blocked users of the latest round."""
 
-    people: HubAndManager
-    places: ClusterJobDirectory
+    auth_backend: HubAndManager
+    job_directory: ClusterJobDirectory
     seconds: float
     blocked: frozenset[str] | None = None  # None: not known yet
     revocations: RevocationList = field(default_factory=RevocationList)
@@ -129,13 +129,13 @@ class Revalidator:
 
         async def ask() -> None:
             for job, held in waiting:
-                told = await self.people.start_status(held.proof.user, held.server or "", job)
+                told = await self.auth_backend.start_status(held.proof.user, held.server or "", job)
                 if told.job == job and told.state in ENDS and told.sentence:
                     reasons[job] = told.sentence
 
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEARN_SECONDS):
-                live = await self._try("jobs", self.places.running(entered.keys()))
+                live = await self._try("jobs", self.job_directory.running(entered.keys()))
                 waiting = ((job, held) for job, held in entered.items() if live is not None and job not in live)
                 async with asyncio.TaskGroup() as group:
                     for _ in range(min(AT_ONCE, len(entered))):
@@ -148,7 +148,7 @@ class Revalidator:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEARN_SECONDS):
-                found = await self._try("keys", self.people.access_state(()))
+                found = await self._try("keys", self.auth_backend.access_state(()))
                 if found is not None and self.blocked is None:  # a concurrent round's result is newer
                     self.blocked = found.blocked
 
@@ -164,14 +164,14 @@ class Revalidator:
 
     async def _keys(self, inside: Sequence[OpenSession]) -> Checks:
         keys = {(held.proof.user, held.proof.credential) for held in inside if held.proof.registered}
-        told = await self._try("keys", self.people.access_state(keys))
+        told = await self._try("keys", self.auth_backend.access_state(keys))
         if told is not None:
             self.blocked = told.blocked
         gone = told.gone_keys if told else frozenset[tuple[str, str]]()
         return Checks(blocked=self.blocked or frozenset(), gone_keys=gone)
 
     async def _users(self, inside: Sequence[OpenSession]) -> Checks:
-        gone = await self._try("users", self.people.deleted_users({held.proof.user for held in inside}))
+        gone = await self._try("users", self.auth_backend.deleted_users({held.proof.user for held in inside}))
         return Checks(gone_users=gone or frozenset())
 
     async def _token(self, inside: Sequence[OpenSession]) -> Checks:
@@ -179,7 +179,7 @@ class Revalidator:
         token = inside[0].proof.token
         if not token:
             return Checks()
-        return Checks(bearers={token: await self.people.token_owner(token)})
+        return Checks(bearers={token: await self.auth_backend.token_owner(token)})
 
     async def _tokens(self) -> None:
         """Checks the present owner of each token, one by one; the first without an answer ends the round."""
@@ -204,7 +204,7 @@ class Revalidator:
             answer = await question
         except BackendUnavailable as problem:
             if what not in self._silent:
-                say("recheck", level=logging.WARNING, what=what, result="failed", why=problem)
+                say("revalidation", level=logging.WARNING, what=what, result="failed", why=problem)
             self._silent.add(what)
             return None
         self._silent.discard(what)

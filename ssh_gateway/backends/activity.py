@@ -43,7 +43,7 @@ class _Job:
 class ActivityReporter:
     """Collects the use of jobs; `run` is the one task that reports it, the first use of a job at once."""
 
-    people: HubAndManager
+    auth_backend: HubAndManager
     interval: float
     clock: Callable[[], float] = field(default_factory=lambda: asyncio.get_running_loop().time)
     gateway: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -82,7 +82,7 @@ class ActivityReporter:
         while True:
             for user, servers in self._due().items():
                 try:
-                    await self.people.report_activity(user, servers)
+                    await self.auth_backend.report_activity(user, servers)
                 except BackendUnavailable as problem:
                     say("activity", level=logging.WARNING, user=user, result="failed", why=problem)
             due = [job.told_hub + self.interval for job in self._jobs.values() if job.used > job.hub_knows]
@@ -112,7 +112,7 @@ class ActivityReporter:
         for job in told.values():
             job.told_manager = now
         try:
-            await self.people.report_sessions(self.gateway, sessions)
+            await self.auth_backend.report_sessions(self.gateway, sessions)
         except BackendUnavailable as problem:
             if not self._silent:
                 say("sessions", level=logging.WARNING, result="failed", why=problem)

@@ -68,8 +68,10 @@ class _Server:
 class AutoStarter:
     """Starts jobs for all connections; a login waits for ``seconds`` at most, 0 switches starts and waiting off."""
 
-    def __init__(self, people: HubAndManager, url: str, seconds: float, poll_seconds: float = POLL_SECONDS) -> None:
-        self._people = people
+    def __init__(
+        self, auth_backend: HubAndManager, url: str, seconds: float, poll_seconds: float = POLL_SECONDS
+    ) -> None:
+        self._auth_backend = auth_backend
         self._url = url
         self._poll = poll_seconds
         self._servers: dict[tuple[str, str], _Server] = {}
@@ -87,7 +89,7 @@ class AutoStarter:
         """Returns a line about a waiting server; empty for any other server. Starts nothing."""
         if not self.seconds:
             return ""
-        start = await self._people.start_status(user, server, "")
+        start = await self._auth_backend.start_status(user, server, "")
         if start.state in FOR_PEOPLE:
             return start_refusal(server, start, self._page(start)) or ""
         return f"{progress_line(server, start)} (nothing is shown until it runs)" if start.state == QUEUED else ""
@@ -136,7 +138,7 @@ class AutoStarter:
         async with one.lock:
             if _now() - one.at >= (KEPT_SECONDS if one.start.state == REFUSED and not one.silent else self._poll):
                 try:
-                    one.keep(await self._people.start(user, server), _now())
+                    one.keep(await self._auth_backend.start(user, server), _now())
                 except BackendUnavailable:
                     one.miss(_now())
             return StartStatus(OFF) if one.silent else one.start
@@ -147,7 +149,7 @@ class AutoStarter:
         async with one.lock:
             if _now() - one.at >= self._poll:
                 try:
-                    one.keep(await self._people.start_status(user, server, one.job), _now())
+                    one.keep(await self._auth_backend.start_status(user, server, one.job), _now())
                 except BackendUnavailable:
                     one.miss(_now())
             return one.start

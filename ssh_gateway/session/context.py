@@ -153,28 +153,28 @@ class GatewayContext(ABC):
         self,
         *,
         keys: GatewayKeys,
-        people: HubAndManager,
-        places: ClusterJobDirectory,
+        auth_backend: HubAndManager,
+        job_directory: ClusterJobDirectory,
         activity: ActivityReporter,
         hub_public_url: str,
         limits: GatewayLimits | None = None,
         policy: RelayPolicy | None = None,
-        rechecks: Revalidator,
+        revalidator: Revalidator,
         notices: NoticeFollower | None = None,
         authorities: TrustedCas | None = None,
         log_commands: bool = False,
     ) -> None:
         self.keys = keys
-        self.auth_backend = people
-        self.job_directory = places
+        self.auth_backend = auth_backend
+        self.job_directory = job_directory
         self.activity = activity
         self.hub_public_url = hub_public_url
         self.limits = limits or GatewayLimits()
         self.policy = policy or RelayPolicy()
         self.notices = notices
         self.authorities = authorities or TrustedCas()
-        self.autostart = AutoStarter(people, hub_public_url, self.limits.start_seconds)
-        self.revalidator = rechecks
+        self.autostart = AutoStarter(auth_backend, hub_public_url, self.limits.start_seconds)
+        self.revalidator = revalidator
         self.unauthenticated = UnauthenticatedLimit(self.limits.waiting, self.limits.waiting_per_source)
         self.session_limit = SessionLimit(self.limits.connections_per_user)
         self.penalties = Penalties(self.limits.rules)

@@ -308,22 +308,22 @@ async def gateway(
 ) -> AsyncIterator[Running]:
     """A gateway on a free port of the loopback, or on one that others may have too, in this event loop."""
     activity = ActivityReporter(people, interval)
-    rechecks = Revalidator(people, places, interval, revocations=revocations or RevocationList())
+    revalidator = Revalidator(people, places, interval, revocations=revocations or RevocationList())
     server = GatewayServer(
         keys=keys,
-        people=people,
-        places=places,
+        auth_backend=people,
+        job_directory=places,
         activity=activity,
         hub_public_url="http://hub.example/",
         limits=limits or GatewayLimits(failure_seconds=0.1, drain_seconds=0.0, rules=PenaltyRules(penalty_seconds=0.0)),
         policy=policy,
         notices=notices,
-        rechecks=rechecks,
+        revalidator=revalidator,
         authorities=authorities,
     )
     _, port = await server.start(ip, shared_port, shared=bool(shared_port))
     reporting = asyncio.create_task(activity.run(), name="report activity")
-    checking = asyncio.create_task(rechecks.run(), name="check again")
+    checking = asyncio.create_task(revalidator.run(), name="revalidation")
     try:
         yield Running(server, people, places, port)
     finally:

@@ -128,7 +128,7 @@ async def test_login_by_key_and_by_token_reaches_the_job_until_the_key_is_remove
 ) -> None:
     async with (
         a_job(real_hub, kubeconfig, tmp_path, alices_key) as made,
-        started(real_hub, kubeconfig, made.state, "--Gateway.recheck_seconds=0.2") as gateway,
+        started(real_hub, kubeconfig, made.state, "--Gateway.revalidate_seconds=0.2") as gateway,
     ):
         by_key = Client(tmp_path / "key", gateway.port, alices_key, made.keys.host)
         done = await by_key.ssh("alice+train@gateway", "echo by key; exit 3")

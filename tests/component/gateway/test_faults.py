@@ -261,4 +261,4 @@ async def test_outage_is_told_to_logins_and_ends_no_session(
     warnings = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
     found = [one for one in warnings if "event=activity" not in one and "event=sessions" not in one]
     assert 1 <= len(found) <= 2, warnings
-    assert all("event=recheck" in one for one in found), warnings
+    assert all("event=revalidation" in one for one in found), warnings

@@ -97,7 +97,6 @@ async def equip(harness: ManagerHarness, teams: str = TEAMS) -> None:
 
 @contextlib.asynccontextmanager
 async def portals(real_hub: RealHub, folder: Path, teams: str = TEAMS) -> AsyncIterator[Portal]:
-    """KUBECONFIG has to be set to `folder`/cluster/kubeconfig."""
     async with harnesses(folder, f"sqlite:///{folder / 'm.sqlite'}") as harness:
         await equip(harness, teams)
         async with serving(harness, real_hub) as served:
@@ -111,11 +110,8 @@ def teams_yaml() -> str:
 
 
 @pytest.fixture
-async def portal(
-    real_hub: RealHub, tmp_path: Path, teams_yaml: str, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Portal]:
+async def portal(real_hub: RealHub, tmp_path: Path, teams_yaml: str) -> AsyncIterator[Portal]:
     """Of an empty cluster; `conftest.py` makes it known to all tests of the folder."""
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
     async with portals(real_hub, tmp_path, teams_yaml) as made:
         yield made
 

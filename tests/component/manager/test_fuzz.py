@@ -228,8 +228,7 @@ async def serve(
 def target(real_hub: RealHub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     folder, ready, over = tmp_path_factory.mktemp("fuzz"), threading.Event(), threading.Event()
     made: list[Target] = []
-    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as thread:
-        patch.setenv("KUBECONFIG", str(folder / "cluster" / "kubeconfig"))
+    with ThreadPoolExecutor(1) as thread:
         running = thread.submit(lambda: asyncio.run(serve(folder, real_hub, ready, over, made)))
         running.add_done_callback(lambda _: ready.set())
         ready.wait(120)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import pytest
 
 from tests.component.manager.crowds import SETTINGS
-from tests.component.manager.preempt_story import OPTIONS
-from tests.component.manager.quota import TEMPLATE, QuotaHub, running
+from tests.component.manager.quota import OPTIONS, TEMPLATE, QuotaHub, running
 from tests.component.manager.test_queue_hub import ask
 from tests.e2e.people import wait_for
 from tests.harness.spawner_hub import Person
@@ -37,21 +37,20 @@ SSH = {"name": "ssh", "port": 2222, "protocol": "ssh", "expose": "nodeport"}
 WORKERS = {"type": "integer", "min": 1, "max": 8, "default": 2}
 
 
+@dataclass
 class GangHub(QuotaHub):
     """With an engine between the cluster and the Manager."""
 
-    name = ""
-    engine: engines.Engine
+    name: str = ""
+    engine: engines.Engine = field(init=False)
 
     def prepare(self) -> None:
+        several = {**TEMPLATE, "options": {**OPTIONS, "workers": WORKERS}, "pods": PODS, "endpoints": [SSH]}
+        self.own_templates = {"tiny": {**TEMPLATE, "options": OPTIONS}, "several": several}
+        self.policy = SCHEDULER % (self.name, SCHEDULERS[self.name])
         super().prepare()
         self.nodes = self.state / "nodes.yaml"
         self.nodes.write_text(NODES)
-        several = {**TEMPLATE, "options": {**OPTIONS, "workers": WORKERS}, "pods": PODS, "endpoints": [SSH]}
-        (self.templates / "jobs" / "tiny.yaml").write_text(json.dumps({**TEMPLATE, "options": OPTIONS}))
-        (self.templates / "jobs" / "several.yaml").write_text(json.dumps(several))
-        with (self.config / "cluster.yaml").open("a") as file:
-            file.write(SCHEDULER % (self.name, SCHEDULERS[self.name]))
 
     def apply(self, api_version: str, kind: str, name: str, **fields: object) -> None:
         if kind == "PriorityClass":
@@ -84,9 +83,7 @@ class GangHub(QuotaHub):
 
 @pytest.fixture(scope="module", params=list(SCHEDULERS))
 def hub(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GangHub]:
-    made = GangHub(tmp_path_factory.mktemp(request.param), settings=SETTINGS)
-    made.name = request.param
-    with running(made):
+    with running(GangHub(tmp_path_factory.mktemp(request.param), settings=SETTINGS, name=request.param)) as made:
         made.add_users(["three", "four", "borrower", "owner"])
         yield made
 

@@ -142,8 +142,9 @@ async def test_while_kubernetes_is_away_jobs_are_held_and_changes_are_observed_a
     harness: ManagerHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stays, goes = wants("alice", gpus=4), wants("bob", gpus=4)
-    with faults.before(tmp_path / "cluster" / "kubeconfig", tmp_path / "proxied") as api:
-        monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
+    proxied = faults.before(tmp_path / "cluster" / "kubeconfig", tmp_path / "proxied")
+    with proxied as api, monkeypatch.context() as patch:
+        patch.setenv("KUBECONFIG", str(api.kubeconfig))
         async with harness.manager() as leader:
             for request in (stays, goes):
                 await leader.run_job(request)

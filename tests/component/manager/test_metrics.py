@@ -19,8 +19,7 @@ from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.state import lifecycle
 from tests.component.manager import metrics
 from tests.component.manager.manager_harness import Leader, ManagerHarness, until, wants
-from tests.component.manager.preempt_story import OPTIONS
-from tests.component.manager.quota import TEMPLATE, QuotaHub, running
+from tests.component.manager.quota import OPTIONS, TEMPLATE, QuotaHub, running
 from tests.component.manager.real_hub import RealHub
 from tests.e2e.people import wait_for
 
@@ -126,14 +125,6 @@ VARIABLES = {"team": "default", "gpu_type": "gpu"}
 QUOTA = 7  # of the eight GPUs, so that somebody may ask for more than they ever get
 
 
-class BorrowersHub(QuotaHub):
-    """One whose jobs may be preemptible."""
-
-    def prepare(self) -> None:
-        super().prepare()
-        (self.templates / "jobs" / "tiny.yaml").write_text(json.dumps({**TEMPLATE, "options": OPTIONS}))
-
-
 def expressions() -> list[tuple[str, str]]:
     """Every panel's, as Grafana fills them in for one team and one GPU type: every series needs these labels."""
     files = DASHBOARD, DASHBOARD.with_name("users.json")
@@ -151,8 +142,8 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Prometheus that scrapes a Manager whose jobs ran, borrowed, waited, were refused and ended."""
     state = tmp_path_factory.mktemp("metrics")
     metrics.program("prometheus")
-    hub = BorrowersHub(state, extra=EXTRA, db_url=f"sqlite:///{state / 'manager.sqlite'}", gpus=QUOTA)
-    with running(hub):
+    borrowed = {"tiny": {**TEMPLATE, "options": OPTIONS}}
+    with running(QuotaHub(state, extra=EXTRA, gpus=QUOTA, own_templates=borrowed)) as hub:
         hub.add_users(["alice", "bob", "carol", "dave"])
         for user, options in (("alice", {"gpus": 6}), ("carol", {"gpus": 1, "preemptible": True})):
             assert hub.start_server(user, **options).status_code in {201, 202}

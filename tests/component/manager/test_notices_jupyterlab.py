@@ -84,12 +84,9 @@ def notebook_server(
 
 
 @pytest.fixture
-async def lab(
-    request: pytest.FixtureRequest, real_hub: RealHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Lab]:
+async def lab(request: pytest.FixtureRequest, real_hub: RealHub, tmp_path: Path) -> AsyncIterator[Lab]:
     """JupyterLab for who looks at it, else the notebook server alone, which starts sooner."""
     program = "jupyterlab" if "page" in request.fixturenames else "jupyter_server"
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
     token = await asyncio.to_thread(real_hub.server_token, "alice", "lab")
     async with (
         harnesses(tmp_path, f"sqlite:///{tmp_path / 'm.sqlite'}") as harness,

@@ -172,10 +172,7 @@ def prometheus_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-async def filled(
-    real_hub: RealHub, prometheus_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Filled]:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
+async def filled(real_hub: RealHub, prometheus_url: str, tmp_path: Path) -> AsyncIterator[Filled]:
     async with portals(real_hub, tmp_path, MANY_TEAMS) as portal:
         object.__setattr__(portal.served.manager, "ssh_target", read_target("gate.example:2222"))
         offer_ports(portal)
@@ -295,7 +292,6 @@ async def test_every_page_is_accessible_and_fits(filled: Filled, view: str) -> N
 async def test_empty_pages_and_error_pages_are_accessible(
     user: str, view: dict[str, Any], real_hub: RealHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
     PICTURES.mkdir(parents=True, exist_ok=True)
     monkeypatch.setattr(base, "_AGAIN_SECONDS", "600")  # not while it is being looked at
     problems, job = list[str](), f"j-{'a' * 12}"

@@ -13,7 +13,8 @@ import requests
 
 from dlspawner.core.link import derive_hub_token
 from dlspawner.manager.app import Manager
-from tests.component.manager.real_hub import manager_environment, process, wait_for
+from tests.component.manager.real_hub import manager_environment, process
+from tests.e2e.people import answers, wait_for
 from tests.harness.ports import free_port
 
 COMMAND = [sys.executable, "-W", "error", "-m", "dlspawner.manager"]
@@ -31,7 +32,8 @@ def test_without_a_hub_it_answers_and_stops_cleanly(tmp_path: Path, db_url: str)
     env = manager_environment(f"http://127.0.0.1:{port}", NO_HUB, "secret-token")
     base, log = f"http://127.0.0.1:{port}/services/jobs", tmp_path / "log"
     with process([*COMMAND, f"--db-url={db_url}"], log, env=env) as manager:
-        wait_for(lambda: requests.get(f"{base}/health", timeout=5).json() == {"status": "ok"})
+        wait_for(lambda: answers(f"{base}/health"), "it answers")
+        assert requests.get(f"{base}/health", timeout=5).json() == {"status": "ok"}
         # What the Hub asks at its own start must not fail, or it waits half a minute.
         assert requests.get(f"{base}/", allow_redirects=False, timeout=5).status_code == 302
         asked = requests.get(f"{base}/api/keys", headers={"Authorization": "token x"}, timeout=15)
@@ -58,7 +60,7 @@ def test_a_request_that_is_being_answered_is_not_cut_off_by_a_stop(tmp_path: Pat
         env = manager_environment(f"http://127.0.0.1:{port}", api, "secret-token")
         database = f"--db-url=sqlite:///{tmp_path / 'm.sqlite'}"
         with process([*COMMAND, database], tmp_path / "log", env=env) as manager:
-            wait_for(lambda: requests.get(f"http://127.0.0.1:{port}/services/jobs/health", timeout=5).ok)
+            wait_for(lambda: answers(f"http://127.0.0.1:{port}/services/jobs/health"), "it answers")
             with socket.create_connection(("127.0.0.1", port)) as client:
                 client.sendall(b"GET /services/jobs/api/keys HTTP/1.0\r\nAuthorization: token x\r\n\r\n")
                 connection, _ = slow_hub.accept()  # the Manager now waits for the Hub

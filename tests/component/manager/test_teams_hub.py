@@ -5,36 +5,31 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from dlspawner.core import naming
 from tests.component.manager.crowds import SETTINGS
-from tests.component.manager.preempt_story import PATIENT
-from tests.component.manager.quota import GPUS, QuotaHub, running
+from tests.component.manager.quota import PATIENT, QuotaHub, running
 from tests.component.manager.test_queue_hub import Plain
 from tests.e2e.people import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 SECONDS = 120.0
-TEAMS = {
-    "default": {"title": "Everybody"},
-    "wide": {"title": "Wide", "quota": {"gpu": GPUS}},
-    "vision": {"title": "Vision", "quota": {"gpu": 2}},
-    "text": {"title": "Text", "quota": {"gpu": 2}},
-}
+TEAMS = """
+teams:
+  default: {title: Everybody}
+  wide: {title: Wide, quota: {gpu: %d}}
+  vision: {title: Vision, quota: {gpu: 2}}
+  text: {title: Text, quota: {gpu: 2}}
+"""
 MORE = """
 c.JupyterHub.load_roles[-1]["scopes"] += ["groups", "admin:groups"]
 """
 
 
-@dataclass
 class TeamsHub(QuotaHub):
-    def set_quota(self, gpus: int) -> None:
-        (self.config / "teams.yaml").write_text(json.dumps({"teams": TEAMS}))
-
     def team_of(self, user: str, **options: Any) -> str:
         """Starts and stops a server; the team of its pod."""
         assert self.start_server(user, **options).status_code in {201, 202}
@@ -47,7 +42,8 @@ class TeamsHub(QuotaHub):
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TeamsHub]:
-    with running(TeamsHub(tmp_path_factory.mktemp("teams"), settings=SETTINGS, extra=PATIENT + MORE)) as made:
+    extra = PATIENT + MORE
+    with running(TeamsHub(tmp_path_factory.mktemp("teams"), settings=SETTINGS, extra=extra, teams=TEAMS)) as made:
         made.add_users(["nobody", "both"])
         for team in ("vision", "text"):
             made.api("POST", f"/groups/{team}", {})

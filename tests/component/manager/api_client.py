@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dlspawner.core.job import JobState
 from dlspawner.manager.admission import approvals
 from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.db.approvals import ApprovalQuery
@@ -23,6 +24,15 @@ def asked(leader: Leader, request: AdmissionRequest) -> ApprovalRequest | None:
     found = leader.service.store.requests.get(request.job, ())
     assert len(found) < 2
     return found[0] if found else None
+
+
+async def wait_for_approval(leader: Leader, job: AdmissionRequest) -> ApprovalRequest:
+    """Asks for the job, which waits for one approval."""
+    answer = await leader.ask(job)
+    assert (answer.decision, answer.reason) == ("wait", "approval"), answer
+    assert leader.state(job) is JobState.PENDING_APPROVAL
+    (request,) = leader.service.store.requests[job.job]
+    return request
 
 
 async def decides(

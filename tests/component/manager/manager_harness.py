@@ -188,7 +188,11 @@ class Leader(LeaderElector):
     async def run_job(self, request: AdmissionRequest, node: str = "gpu-1") -> dict[str, Any]:
         """Admits the job and lets its pod run, which is returned."""
         assert (await self.ask(request)).decision == "admit"
-        pod = await self.harness.make_pod(request)
+        return await self.run_pod(request, node)
+
+    async def run_pod(self, request: AdmissionRequest, node: str = "gpu-1", **metadata: Any) -> dict[str, Any]:
+        """Makes the pod of an admitted job, which runs, and is returned."""
+        pod = await self.harness.make_pod(request, **metadata)
         await self.harness.bind(pod, node)
         await self.until_state(request, JobState.RUNNING)
         return pod

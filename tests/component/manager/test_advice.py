@@ -64,9 +64,7 @@ def processes(parent: int) -> list[int]:
     return found
 
 
-async def test_history_is_replayed_in_a_process_of_low_priority(
-    harness: ManagerHarness, leader: Leader, db_url: str
-) -> None:
+async def test_history_is_replayed_in_a_process_of_low_priority(leader: Leader, db_url: str) -> None:
     await leader.repository._database.write(put_history)
     advisor = await begun(leader)
     (process,) = processes(os.getpid())

@@ -122,9 +122,7 @@ def test_migrations_make_the_tables_of_the_code(db_url: str) -> None:
 async def test_jobs_run_on_after_an_upgrade_from_an_older_schema(harness: ManagerHarness, revision: str) -> None:
     request = wants(gpus=3)
     async with harness.manager() as before:
-        await before.ask(request)
-        await harness.bind(await harness.make_pod(request))
-        await before.until_state(request, JobState.RUNNING)
+        await before.run_job(request)
     new, old = create_engine(harness.db_url), create_engine(f"sqlite:///{harness.folder / 'old.sqlite'}")
     with new.connect() as source, old.begin() as target:
         command.upgrade(db_engine._config(target), revision)

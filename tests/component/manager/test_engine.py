@@ -110,10 +110,7 @@ async def run(leader: Leader, harness: ManagerHarness, job: AdmissionRequest) ->
     await leader.ask(job)
     await say(harness, job, "admitted")
     await until(lambda: leader.started(job), "the Hub was asked for its start")
-    pod = await harness.make_pod(job)
-    await harness.bind(pod)
-    await leader.until_state(job, JobState.RUNNING)
-    return pod
+    return await leader.run_pod(job)
 
 
 async def test_job_waits_for_the_engine_and_starts_with_its_additions(leader: Leader, harness: ManagerHarness) -> None:
@@ -299,7 +296,7 @@ async def test_pods_are_made_after_the_objects_of_an_engine_that_places_them(
 
 
 async def test_job_is_refused_if_the_engines_objects_cannot_be_made(
-    placing: Leader, harness: ManagerHarness, monkeypatch: pytest.MonkeyPatch
+    placing: Leader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ConfigMapEngine, "objects", _refused)
     job = wants(gpus=4)

@@ -237,9 +237,7 @@ async def run_with_logs(
     told = {"user": user, "server": template, "team": "default", "log-dir": log_dir}
     annotations = {f"dlspawner.dev/{name}": value for name, value in told.items()}
     annotations[naming.NONCE_ANNOTATION] = request.nonce
-    pod = await harness.make_pod(request, name=f"jupyter-{user}--{template}", annotations=annotations)
-    await harness.bind(pod)
-    await leader.until_state(request, JobState.RUNNING)
+    await leader.run_pod(request, name=f"jupyter-{user}--{template}", annotations=annotations)
     harness.hub.servers = {*(harness.hub.servers or ()), (user, template)}
     return request
 

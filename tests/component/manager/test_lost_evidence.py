@@ -102,7 +102,7 @@ async def test_pod_that_one_list_lacked_is_found_again(
         asyncio.get_running_loop().call_later(1, forgotten.set)  # after this the Manager lists the pod again
         await forgotten.wait()
         await harness.cluster.patch(PODS, "jupyter-alice", {"metadata": {"annotations": {"list": "right"}}}, NAMESPACE)
-        await until_observed(harness, leader)
+        await until_observed(leader)
         assert not has_strays(leader)
         assert leader.state(request) is JobState.RUNNING
 

@@ -221,7 +221,7 @@ async def test_waiting_for_a_change_is_no_activity(lab: Lab) -> None:
     assert content["last_activity"] == content["started"]
 
 
-def test_extension_does_nothing_outside_of_a_job(tmp_path: Path) -> None:
+def test_extension_does_nothing_outside_of_a_job() -> None:
     code = (
         "import dlspawner_jupyter, logging, types; app = types.SimpleNamespace(log=logging.getLogger());"
         "dlspawner_jupyter._load_jupyter_server_extension(app)"

@@ -96,7 +96,7 @@ async def test_an_end_has_one_reason_on_every_page_and_for_the_hub_whichever_see
         await portal.harness.cluster.patch(PODS, name, {"status": status}, NAMESPACE, subresource="status")
     if deleted:
         await portal.harness.delete(pod)
-    await until_observed(portal.harness, portal.served.leader)
+    await until_observed(portal.served.leader)
     if first == "Manager":
         await hub_sees()
     await portal.harness.delete(pod, grace=0)

@@ -15,15 +15,6 @@ teams:
 """
 
 
-async def test_queued_job_is_replaced_by_a_new_job_of_its_server(leader: Leader) -> None:
-    old, new = wants(), wants()
-    await leader.hold_all_gpus()
-    await leader.ask(old)
-    await leader.ask(new)
-    assert leader.state(old) is JobState.ENDED
-    assert [place.job.id for place in leader.service.pending("alice")] == [new.job]
-
-
 async def test_preempted_job_is_not_queued_again_beside_a_new_job_of_its_server(
     harness: ManagerHarness, leader: Leader
 ) -> None:

@@ -40,9 +40,7 @@ async def decides(
 ) -> bool:
     """Whether this decision counted."""
     assert request is not None
-    return await leader.service.store.transact(
-        lambda transaction: approvals.decide(transaction, request, Decision(yes, by, why))
-    )
+    return await leader.transact(approvals.decide, request, Decision(yes, by, why))
 
 
 async def written(leader: Leader, request: AdmissionRequest) -> list[ApprovalRequest]:

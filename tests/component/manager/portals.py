@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from playwright.async_api import Page, async_playwright
 
 from dlspawner.core import naming
 from dlspawner.manager.admission.service import AdmissionRequest
+from dlspawner.manager.model.event_reason import EventReason
+from dlspawner.manager.state.job_store import Transaction
 from tests.component.manager.manager_harness import FakeHub, ManagerHarness, until
 from tests.component.manager.noticing import Read, Served, harnesses, serving
 from tests.component.manager.real_hub import RealHub
@@ -82,6 +85,12 @@ class Portal:
     async def waits(self, request: AdmissionRequest) -> AdmissionRequest:
         assert (await self.served.leader.ask(request)).decision == "wait"
         return request
+
+    async def began_earlier(self, request: AdmissionRequest) -> None:
+        """The job has been running for half an hour, according to its record."""
+        known = self.served.leader.record(request)
+        earlier = replace(known.job, started=datetime.now(UTC) - timedelta(minutes=30))
+        await self.served.leader.transact(Transaction.write, replace(known, job=earlier), EventReason.QUEUED)
 
     def knows(self, user: str, server: str) -> None:
         """The Hub has this server."""

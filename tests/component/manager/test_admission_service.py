@@ -309,9 +309,7 @@ async def test_id_of_a_job_that_ended_before_is_over_and_replaces_nothing(harnes
     old, waits = wants("alice"), wants("alice", gpus=8)
     async with harness.manager() as leader:
         await leader.ask(old)
-        await leader.service.store.transact(
-            lambda transaction: transaction.write(as_ended(leader.record(old)), EventReason.NOT_CREATED)
-        )
+        await leader.transact(Transaction.write, as_ended(leader.record(old)), EventReason.NOT_CREATED)
     async with harness.manager() as leader:
         await leader.ask(wants("bob"))
         assert (await leader.ask(waits)).decision == "wait"

@@ -13,7 +13,7 @@ from tests.component.manager.manager_harness import AFTER_RESERVATION, Leader, M
 
 async def interrupt(leader: Leader, user: str = "alice", job: str = "") -> None:
     """The Hub says that a start on this user's default server was interrupted by a stop."""
-    await leader.service.store.transact(lambda transaction: on_server_stopped(transaction, user, "", job))
+    await leader.transact(on_server_stopped, user, "", job)
 
 
 @pytest.mark.parametrize("by_hub", [False, True], ids=["by the user", "by a stop through the Hub"])

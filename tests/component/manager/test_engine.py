@@ -180,12 +180,10 @@ async def test_engine_has_no_job_that_our_limits_hold_back(leader: Leader, harne
     await leader.ask(second)
     assert await objects(harness) == {first.job}
     await harness.delete(pod, 0)
-    await leader.service.store.transact(approvals.reevaluate_all)
+    await leader.transact(approvals.reevaluate_all)
     await until_objects(harness, second)
     assert leader.state(beyond) is JobState.PENDING_APPROVAL
-    await leader.service.store.transact(
-        lambda transaction: lifecycle.cancel_request(transaction, "carl", "two", "carl")
-    )
+    await leader.transact(lifecycle.cancel_request, "carl", "two", "carl")
     await until_objects(harness)
 
 

@@ -261,11 +261,10 @@ def existing(target: Target, address: Address) -> Iterator[Existing]:
 
 
 async def make_existing(target: Target, servers: list[tuple[str, str]]) -> Existing:
-    store = target.portal.served.store
+    leader = target.portal.served.leader
     victims, bobs = [(await target.portal.runs(wants(user, 0, server=server))).job for user, server in servers]
-    notice = await store.transact(
-        lambda transaction: post(transaction, store.records[bobs].job, NoticeKind.IDLE, "Unused.", keep=True)
-    )
+    job = leader.service.store.records[bobs].job
+    notice = await leader.transact(post, job, NoticeKind.IDLE, "Unused.", keep=True)
     return Existing([victims, target.queued, bobs], notice.id)
 
 

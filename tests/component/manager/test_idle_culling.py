@@ -16,11 +16,11 @@ from dlspawner.clients.kubernetes import PODS
 from dlspawner.clients.prometheus import PrometheusClient
 from dlspawner.core import naming
 from dlspawner.core.idle import Cause, KeepJob
-from dlspawner.core.job import JobState
+from dlspawner.core.job import Job, JobState
 from dlspawner.core.launch import pod_set
-from dlspawner.core.resources import strip_manifest
+from dlspawner.core.resources import PodRequest, ResourceRequest, strip_manifest
 from dlspawner.manager.admission.service import AdmissionRequest
-from dlspawner.manager.culling.culler import Culler
+from dlspawner.manager.culling.culler import Culler, held_text, span_text
 from dlspawner.manager.culling.evidence import NO_PROMETHEUS
 from dlspawner.manager.db.tables import idle_periods
 from dlspawner.manager.model.activity import SshSessionReport
@@ -28,6 +28,7 @@ from dlspawner.manager.model.notice import NoticeKind
 from tests.component.manager import metrics, quota
 from tests.component.manager.manager_harness import NAMESPACE, Leader, ManagerHarness, pod_of, until, wants
 from tests.component.manager.metrics import Gpu
+from tests.unit.core.factories import NOW
 
 WINDOW = 1000
 CULLING = (
@@ -320,3 +321,29 @@ async def test_next_manager_knows_warnings_and_use(harness: ManagerHarness) -> N
         await culler(leader).evaluate_all()
         assert leader.state(idle) is JobState.STOPPING
         assert leader.state(used) is JobState.RUNNING
+
+
+# Texts about unused jobs
+
+
+JOB = Job("j-1", "alice", "vision", NOW, ResourceRequest("a100", (PodRequest("nvidia.com/gpu", 2000),)))
+PLAIN = replace(JOB, request=ResourceRequest(None, (PodRequest(cpu_milli=500, memory_bytes=2 * 1024**3),)))
+
+
+def test_resources_of_a_job_without_gpus() -> None:
+    assert held_text(PLAIN) == "500m CPU and 2 GiB of memory"
+
+
+SPANS = {
+    "0 s": timedelta(0),
+    "59 s": timedelta(seconds=59),
+    "1 min": timedelta(seconds=119),
+    "1 h": timedelta(hours=1),
+    "1 h 30 min": timedelta(minutes=90),
+    "3 d 2 h": timedelta(days=3, hours=2, minutes=40),
+}
+
+
+@pytest.mark.parametrize("text", SPANS)
+def test_duration_has_two_units_at_most(text: str) -> None:
+    assert span_text(SPANS[text]) == text

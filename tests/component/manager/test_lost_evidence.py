@@ -134,7 +134,7 @@ async def test_charged_stray_that_is_not_in_kubernetes_any_more_holds_nothing(le
         record = JobRecord(job, pods=(PodRef("u", "no-such-pod"),))
         transaction.write(record, EventReason.UNADMITTED_POD)
 
-    await leader.service.store.transact(charge)
+    await leader.transact(charge)
     await until(lambda: not has_strays(leader), "it is released")
 
 

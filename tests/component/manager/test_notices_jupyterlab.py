@@ -42,7 +42,7 @@ class Lab:
     process: subprocess.Popen[bytes]
 
     async def tell(self, kind: NoticeKind = NoticeKind.IDLE, text: str = "Not used.", **more: Any) -> Notice:
-        return await self.served.store.transact(lambda transaction: post(transaction, self.job, kind, text, **more))
+        return await self.served.leader.transact(post, self.job, kind, text, **more)
 
     def open(self) -> list[Notice]:
         return [notice for mine in self.served.store.notices._shown.values() for notice in mine.values()]
@@ -151,7 +151,7 @@ async def test_notice_is_shown_answered_and_withdrawn(lab: Lab, page: Page, monk
 
     await lab.tell(NoticeKind.PREEMPTED, "Team vision needs its GPUs.")
     await expect(toast(page, "Team vision")).to_be_visible()
-    await lab.served.store.transact(lambda transaction: withdraw(transaction, lab.job.id))
+    await lab.served.leader.transact(withdraw, lab.job.id)
     await expect(toast(page, "Team vision")).to_have_count(0)
 
 
@@ -167,7 +167,7 @@ async def test_status_bar_has_the_time_left_and_the_panel_all_of_a_notice(lab: L
     await expect(panel).to_contain_text(f"{long} (at ")
     await expect(panel).to_contain_text("That is in 5 min.")
     await expect(panel.get_by_role("button", name="Keep it running")).to_be_visible()
-    await lab.served.store.transact(lambda transaction: withdraw(transaction, lab.job.id))
+    await lab.served.leader.transact(withdraw, lab.job.id)
     await expect(panel).to_contain_text("There are none.")
     await expect(status).to_be_hidden()
 

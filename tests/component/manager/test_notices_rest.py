@@ -22,9 +22,7 @@ async def told(
     served: Served, user: str, server: str = "train", kind: NoticeKind = NoticeKind.IDLE, **more: Any
 ) -> Notice:
     job = job_of(user, server, number=2 + len(user + server) % 5)
-    return await served.store.transact(
-        lambda transaction: post(transaction, job, kind, f"about {user}/{server}", **more)
-    )
+    return await served.leader.transact(post, job, kind, f"about {user}/{server}", **more)
 
 
 WHO: dict[str, Callable[[RealHub], str | None]] = {
@@ -54,9 +52,7 @@ async def test_notices_of_a_token(real_hub: RealHub, served: Served, who: str) -
     mine = await told(served, "alice")
     await told(served, "alice", "second")
     await told(served, "bob")
-    await served.store.transact(
-        lambda transaction: post_to_admins(transaction, NoticeKind.CONFIG_INVALID, "a file is broken")
-    )
+    await served.leader.transact(post_to_admins, NoticeKind.CONFIG_INVALID, "a file is broken")
     status, answer = await served.ask(token, "notices")
     read = ", ".join(one["text"] for one in answer["notices"]) if status == 200 else str(status)
     answered, _ = await served.ask(token, f"notices/{mine.id}/seen", "POST")

@@ -24,7 +24,6 @@ from dlspawner.core.job import JobState
 from dlspawner.manager import server
 from dlspawner.manager.db import logs
 from dlspawner.manager.http.portal import base
-from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.log_mark import LogMark
 from dlspawner.manager.model.notice import NoticeKind
 from dlspawner.manager.state.job_store import JobStore
@@ -193,12 +192,12 @@ async def filled(real_hub: RealHub, prometheus_url: str, tmp_path: Path) -> Asyn
         await until(lambda: "gpu-2" in store.nodes, "the node is seen")
         store.put_node(replace(store.nodes["gpu-2"], cordoned=True))
         job = store.records[runs.job].job
-        await store.transact(lambda transaction: post(transaction, job, NoticeKind.IDLE, "It is unused.", keep=True))
+        await portal.served.leader.transact(post, job, NoticeKind.IDLE, "It is unused.", keep=True)
         portal.hub.groups = {"default": frozenset({"alice", "bob"})}
         await fill(portal)
         await portal.served.leader.repository._database.write(put_advice)
         await prints(portal, ended.job)
-        await began_earlier(store, runs.job)
+        await portal.began_earlier(runs)
         portal.served.leader.prometheus = PrometheusClient(prometheus_url) if prometheus_url else None
         yield Filled(portal, runs.job, ended.job, bool(prometheus_url))
         if portal.served.leader.prometheus is not None:
@@ -234,14 +233,6 @@ async def prints(portal: Portal, job: str) -> None:
     key = ("a-uid", "notebook", 1)
     reading = logs.LogReading(job, "a-pod", key, LogMark(), datetime.now(UTC), lost=True, whole=True, parts=parts)
     await portal.served.manager.database.write(lambda connection: logs.write(connection, [reading], 2**20))
-
-
-async def began_earlier(store: JobStore, job: str) -> None:
-    """The job has been running for half an hour, as far as anybody knows."""
-    started = datetime.now(UTC) - timedelta(minutes=30)
-    known = store.records[job]
-    earlier = replace(known, job=replace(known.job, started=started))
-    await store.transact(lambda transaction: transaction.write(earlier, EventReason.QUEUED))
 
 
 async def wrong(page: Page) -> list[str]:

@@ -22,8 +22,7 @@ from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.notice import Notice, NoticeKind
 from dlspawner.manager.model.records import JobRecord
 from dlspawner.manager.state.job_store import Transaction
-from tests.component.manager.manager_harness import Leader, ManagerHarness, until, wants
-from tests.component.manager.stopping_hub import StoppingHub
+from tests.component.manager.manager_harness import Leader, ManagerHarness, StoppingHub, until, wants
 
 TEAMS = "teams: {owners: {title: Owners, quota: {gpu: %d}}, others: {title: Others, quota: {gpu: %d}}}\n"
 NOTICE = timedelta(seconds=61)
@@ -285,8 +284,8 @@ async def test_first_quota_makes_no_running_job_preemptible(harness: ManagerHarn
     async with harness.manager() as leader:
         owner = await queue_owner(leader)
         for _ in range(3):
-            await leader.service.store.transact(preemption.reconcile_preemptions)
-            await leader.service.store.transact(schedule_once)
+            await leader.transact(preemption.reconcile_preemptions)
+            await leader.transact(schedule_once)
             for request in (adopted, capped):
                 job = leader.record(request).job
                 assert (job.preemptible, job.notice, job.state) == (False, None, JobState.RUNNING)

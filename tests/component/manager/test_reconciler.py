@@ -18,6 +18,7 @@ from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.db.pod_events import read_pod_events
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.state import lifecycle
+from dlspawner.manager.state.job_store import Transaction
 from tests.component.manager.manager_harness import (
     AFTER_RESERVATION,
     NAMESPACE,
@@ -215,7 +216,7 @@ async def test_pod_goes_on_whose_start_is_newer_than_the_database(harness: Manag
         before = leader.record(request)
         if failed:  # the database knows the start of this pod
             known = replace(before, nonce=request.nonce)
-            await leader.service.store.transact(lambda transaction: transaction.write(known, EventReason.REQUEUED))
+            await leader.transact(Transaction.write, known, EventReason.REQUEUED)
     await harness.cluster.delete(PODS, "jupyter-holder", NAMESPACE, grace=0)
     pod = await harness.make_pod(request)
     await harness.bind(pod)
@@ -376,7 +377,7 @@ async def test_job_that_the_hub_gives_up_between_its_pods_ends_with_the_reason(
 ) -> None:
     job, why = await run_several(harness, leader, made=1), "The namespace's quota has no room."
     await until(lambda: leader.service.store.records[job].seen, "its first pod is seen")
-    await leader.service.store.transact(lambda transaction: lifecycle.on_job_ended(transaction, job, "alice", why))
+    await leader.transact(lifecycle.on_job_ended, job, "alice", why)
     assert ended_with(leader, job) == why
     await harness.cluster.delete(PODS, "jupyter-alice", NAMESPACE, grace=0)
     await until(lambda: job not in leader.states(), "it holds nothing any more")
@@ -387,13 +388,8 @@ async def test_preempted_job_waits_again_although_the_hub_has_reported_a_failure
 ) -> None:
     request = wants(requeue=True)
     await leader.run_job(request)
-    store = leader.service.store
-    await store.transact(
-        lambda transaction: lifecycle.on_job_ended(transaction, request.job, "alice", "Its pod was deleted.")
-    )
-    await store.transact(
-        lambda transaction: lifecycle.preempt_by_engine(transaction, leader.record(request), "Volcano", "For b.")
-    )
+    await leader.transact(lifecycle.on_job_ended, request.job, "alice", "Its pod was deleted.")
+    await leader.transact(lifecycle.preempt_by_engine, leader.record(request), "Volcano", "For b.")
     assert ended_with(leader, request.job).startswith("Volcano has stopped it for another job: For b. It keeps its")
     await harness.cluster.delete(PODS, "jupyter-alice", NAMESPACE, grace=0)
     await leader.until_reason(request, "requeued")

@@ -15,7 +15,6 @@ from dlspawner.manager.http.api import ssh
 from dlspawner.manager.http.api.base import page_path
 from dlspawner.manager.http.api.ssh import template_to_start
 from dlspawner.manager.model.event_reason import EventReason
-from dlspawner.manager.state import lifecycle
 from ssh_gateway.backends.directory import HubAndManager
 from tests.component.manager.manager_harness import until, wants
 from tests.component.manager.portals import Portal
@@ -117,9 +116,7 @@ async def test_job_that_has_just_ended_is_not_started_again(portal: Portal) -> N
 
 async def test_gateway_reads_why_a_job_is_being_stopped(portal: Portal) -> None:
     job = (await portal.runs(wants("alice", server="train"))).job
-    await portal.served.store.transact(
-        lambda transaction: lifecycle.stop(transaction, job, EventReason.IDLE, "It was idle.")
-    )
+    await portal.served.leader.stop(job, EventReason.IDLE, "It was idle.")
     _, found = await portal.served.ask(portal.real_hub.tokens["gateway"], f"ssh-starts/alice/train?job={job}")
     assert (found["state"], found["job"], found["sentence"]) == ("stopping", job, "It was idle.")
 

@@ -16,8 +16,7 @@ from dlspawner.manager.db.store import DatabaseUnavailable
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.notice import NoticeKind
 from dlspawner.manager.model.records import JobRecord, as_queued
-from tests.component.manager.manager_harness import NAMESPACE, Leader, ManagerHarness, pod_of, until, wants
-from tests.component.manager.stopping_hub import StoppingHub
+from tests.component.manager.manager_harness import NAMESPACE, Leader, ManagerHarness, StoppingHub, pod_of, until, wants
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from dlspawner.manager.http.portal.lists import OTHERWISE, REASONS, queued_rows
 from dlspawner.manager.model.access import Viewer
 from tests.component.manager.manager_harness import until, wants
 from tests.component.manager.portals import Portal
+from tests.component.manager.test_portal_jobs import ended
 from tests.component.manager.test_portal_views import NOW, JobState, job
 from tests.component.manager.test_portal_views import cluster_state as cluster_state_of
 
@@ -150,11 +151,7 @@ async def test_refusal_of_a_restart_is_the_same_by_page_and_rest(portal: Portal)
 async def ended_of_alice(portal: Portal) -> str:
     """An ended job of a server whose options the Hub has kept; no GPU is free."""
     await portal.runs(wants("holder", gpus=8))
-    request = await portal.waits(wants("alice", gpus=1, server="train"))
-    await portal.read("alice", f"jobs/{request.job}/stop", "POST")
-    portal.hub.kept["alice", "train"] = {"template": "tiny", "gpus": 1}
-    portal.knows("alice", "train")
-    return request.job
+    return (await ended(portal, 1)).job
 
 
 async def fails(problem: Exception) -> None:

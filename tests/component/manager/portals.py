@@ -69,12 +69,20 @@ class Portal:
         ):
             return answer.status
 
-    async def runs(self, request: AdmissionRequest, **metadata: Any) -> AdmissionRequest:
-        """A running job, known to Hub and cluster; its pod has its nonce beside the given metadata."""
+    def offers(self, name: str = "tiny", **fields: Any) -> None:
+        """Changes the fields of a template, or adds one that is like tiny but for them."""
+        leader = self.served.leader
+        templates = {one.name: one for one in leader.settings.templates}
+        templates[name] = replace(templates["tiny"], name=name, **fields)
+        leader.settings = replace(leader.settings, templates=tuple(templates.values()))
+
+    async def runs(self, request: AdmissionRequest, **told: str) -> AdmissionRequest:
+        """A running job, known to Hub and cluster; its pod says this besides: ``log_dir``, ``ssh_host_key``."""
         assert (await self.served.leader.ask(request)).decision == "admit"
-        if "annotations" in metadata:
-            metadata["annotations"] = {naming.NONCE_ANNOTATION: request.nonce, **metadata["annotations"]}
         name = f"jupyter-{request.user}--{request.server}".rstrip("-")
+        says = {"user": request.user, "server": request.server, "team": request.team, **told}
+        annotations = {f"dlspawner.dev/{key.replace('_', '-')}": value for key, value in says.items()}
+        metadata = {"annotations": {naming.NONCE_ANNOTATION: request.nonce, **annotations}} if told else {}
         pod = await self.harness.make_pod(request, name=name, **metadata)
         await self.harness.bind(pod)
         await until(lambda: self.served.store.records[request.job].job.started, "it runs")

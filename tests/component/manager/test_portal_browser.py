@@ -34,7 +34,7 @@ from tests.component.manager.portals import TEAMS, Portal, browsing, portals
 from tests.component.manager.real_hub import RealHub
 from tests.component.manager.test_advice import put_advice
 from tests.component.manager.test_history_page import fill
-from tests.component.manager.test_portal_jobs import offer_ports
+from tests.component.manager.test_portal_jobs import SSH_AND_BOARD
 from tests.harness.accessible import (
     DRAWN,
     JAVASCRIPT,
@@ -174,12 +174,10 @@ def prometheus_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 async def filled(real_hub: RealHub, prometheus_url: str, tmp_path: Path) -> AsyncIterator[Filled]:
     async with portals(real_hub, tmp_path, MANY_TEAMS) as portal:
         object.__setattr__(portal.served.manager, "ssh_target", read_target("gate.example:2222"))
-        offer_ports(portal)
+        portal.offers(endpoints=SSH_AND_BOARD)
         await waits_in_every_state(portal)
-        names = {"user": "root-admin", "server": "train", "team": "default"}
-        more = {"ssh-host-key": "ssh-ed25519 x", "log-dir": "/home/root-admin/runs"}
-        annotations = {f"dlspawner.dev/{name}": value for name, value in {**names, **more}.items()}
-        runs = await portal.runs(wants("root-admin", gpus=5, server="train"), annotations=annotations)
+        told = {"ssh_host_key": "ssh-ed25519 x", "log_dir": "/home/root-admin/runs"}
+        runs = await portal.runs(wants("root-admin", gpus=5, server="train"), **told)
         await portal.runs(wants("alice", gpus=1, server="lent", preemptible=True))
         for user, server in (("alice", "big"), ("root-admin", "mine")):
             portal.knows(user, server)

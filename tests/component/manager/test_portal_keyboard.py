@@ -50,9 +50,7 @@ async def opened(page: Page, portal: Portal, path: str) -> None:
 
 
 async def runs(portal: Portal, user: str, server: str, gpus: int = 1) -> str:
-    names = {"user": user, "server": server, "team": "default", "ssh-host-key": "ssh-ed25519 x"}
-    annotations = {f"dlspawner.dev/{name}": value for name, value in names.items()}
-    return (await portal.runs(wants(user, gpus=gpus, server=server), annotations=annotations)).job
+    return (await portal.runs(wants(user, gpus=gpus, server=server), ssh_host_key="ssh-ed25519 x")).job
 
 
 async def test_command_is_copied_and_job_stopped_by_keyboard(portal: Portal) -> None:

@@ -181,10 +181,7 @@ async def test_long_list_has_pages(portal: Portal, monkeypatch: pytest.MonkeyPat
 async def test_list_of_all_jobs_has_title_and_filters_of_its_viewer(
     portal: Portal, user: str, title: str, by_person: bool, teams: set[str]
 ) -> None:
-    leader = portal.served.leader
-    (tiny,) = leader.settings.templates
-    secret = replace(tiny, name="secret", title="Of another team", who=("language",))
-    leader.settings = replace(leader.settings, templates=(tiny, secret))
+    portal.offers("secret", title="Of another team", who=("language",))
     page = await portal.read(user, "all")
     assert ("Of another team" in page.body) == (user == "root-admin")
     assert page.text.startswith(title)

@@ -123,9 +123,7 @@ async def test_gateway_reads_why_a_job_is_being_stopped(portal: Portal) -> None:
 
 async def test_options_of_a_refused_request_do_not_prevent_the_start(portal: Portal) -> None:
     """The Hub keeps the options of every request, those of a refused one too."""
-    leader = portal.served.leader
-    files = replace(leader.settings.templates[0], name="files", start_on_connect=True)
-    leader.settings = replace(leader.settings, templates=(*leader.settings.templates, files))
+    portal.offers("files", start_on_connect=True)
     portal.hub.servers, portal.hub.over = {("alice", "files")}, {("alice", "files")}
     portal.hub.kept = {("alice", "files"): {"template": "nonsense"}}
     assert (await logs_in(portal, "files"))[1]["state"] == "starting"

@@ -61,11 +61,6 @@ async def api_server(state: Path) -> AsyncIterator[Path]:
         await api.stop()
 
 
-def store_of(leader: Leader) -> JobStore:
-    assert leader.admission is not None
-    return leader.admission.store
-
-
 def job_of(user: str = "alice", server: str = "train", number: int = 2) -> Job:
     return Job(f"j-{str(number) * 12}", user, "default", NOW, server=server, state=JobState.RUNNING)
 
@@ -91,7 +86,7 @@ class Served:
 
     @property
     def store(self) -> JobStore:
-        return store_of(self.leader)
+        return self.leader.service.store
 
     @property
     def hubs_token(self) -> str:

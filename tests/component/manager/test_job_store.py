@@ -16,7 +16,7 @@ from dlspawner.manager.model.records import EXTERNAL_POD_PREFIX, JobRecord, PodR
 from dlspawner.manager.state.job_store import JobStore, NoticeStore, NoticeStoreClosed, ServerIndex, Transaction
 from dlspawner.manager.state.notify import post
 from tests.component.manager.manager_harness import Leader, ManagerHarness
-from tests.component.manager.noticing import NOW, job_of, store_of
+from tests.component.manager.noticing import NOW, job_of
 
 LATER = NOW + timedelta(minutes=5)
 ALICE = Recipient("alice")
@@ -43,15 +43,15 @@ async def test_notice_of_a_decision_is_there_after_a_restart(harness: ManagerHar
         posted = await leader.transact(decide)
         assert (posted.user, posted.server, posted.until, posted.keep) == ("alice", "train", LATER, True)
     async with harness.manager() as other:
-        assert store_of(other).notices.read(ALICE, NOW) == (posted,)
+        assert other.service.store.notices.read(ALICE, NOW) == (posted,)
         ended = as_ended(JobRecord(job, pods=(PodRef("uid", "pod"),)))
         await other.transact(Transaction.write, ended, EventReason.GONE)
-        assert shown(store_of(other)) == [], "the end of the job withdraws it"
+        assert shown(other.service.store) == [], "the end of the job withdraws it"
 
 
 async def test_notice_of_the_same_cause_is_updated_and_of_another_replaced(leader: Leader) -> None:
     job = job_of()
-    store = store_of(leader)
+    store = leader.service.store
 
     async def posted(cause: str, at: datetime) -> Notice:
         return await leader.transact(post, job, NoticeKind.IDLE, "Not used.", cause=cause, until=at)
@@ -89,7 +89,7 @@ async def test_contradicting_notices_are_replaced(
     await leader.transact(begin, job)
     for kind in told:
         await leader.transact(post, job, kind, "Said.")
-    assert {kind for kind, _ in shown(store_of(leader))} == set(left)
+    assert {kind for kind, _ in shown(leader.service.store)} == set(left)
 
 
 async def test_expired_notice_is_posted_again(harness: ManagerHarness, leader: Leader) -> None:
@@ -99,12 +99,12 @@ async def test_expired_notice_is_posted_again(harness: ManagerHarness, leader: L
     harness.clock.moved += timedelta(minutes=11)
     again = await leader.transact(post, job, NoticeKind.PREEMPTION_CANCELLED, "It goes on.")
     assert (again.id == first.id, again.posted > first.posted) == (False, True)
-    assert store_of(leader).notices.read(ALICE, harness.clock()) == (again,)
+    assert leader.service.store.notices.read(ALICE, harness.clock()) == (again,)
 
 
 async def test_unwritten_notice_is_not_shown(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_of()
-    store = store_of(leader)
+    store = leader.service.store
 
     async def fails(*_: object) -> None:
         assert shown(store) == [], "told before it was written"

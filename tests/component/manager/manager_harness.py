@@ -133,6 +133,14 @@ class FakeHub:
             await self.starts(user, server)
         return False
 
+    def refuses(self, error: Exception) -> None:
+        """Answers every start with this error."""
+
+        async def starts(user: str, server: str) -> None:
+            raise error
+
+        self.starts = starts
+
     async def stop_server(self, user: str, server: str = "") -> bool:
         self.stopped.append((user, server))
         return False
@@ -372,13 +380,9 @@ class ManagerHarness:
         (self.folder / "teams.yaml").write_text(quota.TEAMS % gpus)
 
     def hub_refuses(self, error: Exception, *requests: AdmissionRequest) -> None:
-        """The Hub answers every start with this error."""
+        """The Hub has these servers, and answers every start with this error."""
         self.hub.servers = {(one.user, one.server) for one in requests}
-
-        async def starts(user: str, server: str) -> None:
-            raise error
-
-        self.hub.starts = starts
+        self.hub.refuses(error)
 
     async def make_pod(self, request: AdmissionRequest, **metadata: Any) -> dict[str, Any]:
         """One that no scheduler but `bind` gives a node."""

@@ -138,9 +138,9 @@ async def test_refusal_of_a_restart_is_the_same_by_page_and_rest(portal: Portal)
     assert await refused() == BLOCKED.format(user="alice")
     assert "Start again" not in (await portal.read("root-admin", f"jobs/{job}")).text
     portal.served.leader.settings = settings
-    portal.hub.starts = lambda *_: fails(HubRejected(403, "Your auth has expired. Login required."))
+    portal.hub.refuses(HubRejected(403, "Your auth has expired. Login required."))
     assert await refused() == LOG_IN.format(user="alice")
-    portal.hub.starts = lambda *_: fails(HubUnavailable("The Hub does not answer."))
+    portal.hub.refuses(HubUnavailable("The Hub does not answer."))
     assert await refused() == "The Hub does not answer."
     later = await portal.waits(wants("alice", gpus=1, server="train"))
     assert "Start again" not in (await portal.read("alice", f"jobs/{job}")).text, "another job came since"
@@ -152,10 +152,6 @@ async def ended_of_alice(portal: Portal) -> str:
     """An ended job of a server whose options the Hub has kept; no GPU is free."""
     await portal.runs(wants("holder", gpus=8))
     return (await ended(portal, 1)).job
-
-
-async def fails(problem: Exception) -> None:
-    raise problem
 
 
 async def test_long_list_has_pages(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,10 +182,8 @@ async def test_job_that_the_hub_has_refused_gets_no_other_victims(
 ) -> None:
     victim, owner = await run_borrower(leader), await queue_owner(leader)
 
-    async def refuses(_user: str, _server: str) -> None:
-        raise HubRejected(400, "The image is not allowed.")
-
-    hub.servers, hub.starts = {("alice", ""), ("bob", ""), ("carol", "")}, refuses
+    hub.servers = {("alice", ""), ("bob", ""), ("carol", "")}
+    hub.refuses(HubRejected(400, "The image is not allowed."))
     harness.clock.moved += NOTICE
     await leader.until_state(victim, JobState.ENDED)
     harness.clock.moved += timedelta(seconds=10)

@@ -144,10 +144,7 @@ async def test_options_of_a_refused_request_do_not_prevent_the_start(portal: Por
 async def test_refusal_has_its_reason(portal: Portal, error: Exception, status: int, words: str) -> None:
     await allow_starts(portal)
 
-    async def starts(user: str, name: str) -> None:
-        raise error
-
-    portal.hub.starts = starts
+    portal.hub.refuses(error)
     found = await logs_in(portal)
     assert (found[0], words in found[1]["detail"]) == (status, True), found
 

@@ -343,4 +343,4 @@ async def test_recent_usage_of_a_team_survives_a_restart(harness: ManagerHarness
         assert used.amount >= 8000 * 9.9
     async with harness.manager() as leader:
         usage = leader.service.store.cluster_state.usage
-        assert usage["default"].amount == pytest.approx(used.amount, rel=0.1)
+        assert usage["default"].amount >= 0.9 * used.amount, "and time has passed"

@@ -24,7 +24,7 @@ from dlspawner.manager.culling.culler import Culler, held_text, span_text
 from dlspawner.manager.culling.evidence import NO_PROMETHEUS
 from dlspawner.manager.db.tables import idle_periods
 from dlspawner.manager.model.activity import SshSessionReport
-from dlspawner.manager.model.notice import NoticeKind
+from dlspawner.manager.model.notice import Notice, NoticeKind
 from tests.component.manager import metrics, quota
 from tests.component.manager.manager_harness import NAMESPACE, Leader, ManagerHarness, pod_of, until, wants
 from tests.component.manager.metrics import Gpu
@@ -82,16 +82,9 @@ async def after(harness: ManagerHarness, leader: Leader, seconds: float) -> None
     await culler(leader).evaluate_all()
 
 
-def warning(leader: Leader, request: AdmissionRequest) -> str | None:
-    """The text of the notice about idleness."""
-    notice = culler(leader).evidence.store.notices.pending((request.job, NoticeKind.IDLE))
-    return notice.text if notice else None
-
-
-def cause(leader: Leader, request: AdmissionRequest) -> str:
-    """Of that notice."""
-    notice = culler(leader).evidence.store.notices.pending((request.job, NoticeKind.IDLE))
-    return notice.cause if notice else ""
+def warning(leader: Leader, request: AdmissionRequest) -> Notice | None:
+    """The notice about idleness."""
+    return culler(leader).evidence.store.notices.pending((request.job, NoticeKind.IDLE))
 
 
 def keep_reason(leader: Leader, request: AdmissionRequest) -> Cause | None:
@@ -107,10 +100,13 @@ async def test_idle_gpus_are_warned_of_at_50_and_90_percent_and_then_stopped(
     await after(harness, leader, 400)
     assert warning(leader, job) is None
     await after(harness, leader, 150)
-    assert (warning(leader, job) or "").startswith("2 gpu GPUs unused for ")
-    assert cause(leader, job).startswith("50 % since ")
+    first = warning(leader, job)
+    assert first is not None
+    assert (first.text[:22], first.cause[:11]) == ("2 gpu GPUs unused for ", "50 % since ")
     await after(harness, leader, 400)
-    assert cause(leader, job).startswith("90 % since ")
+    second = warning(leader, job)
+    assert second is not None
+    assert second.cause.startswith("90 % since ")
     assert leader.state(job) is JobState.RUNNING
     await after(harness, leader, 110)
     assert leader.state(job) is JobState.STOPPING

@@ -58,7 +58,7 @@ test-faults: $(VENV)/.tests
 	$(TEST_ENV) $(BIN)/pytest -n $(WORKERS) --dist loadfile -m "faults and not kubernetes"
 
 # Tests that pass by luck: slow commits, a busy loop beside them, three orders.
-FLAKES := $(addprefix tests/component/manager/test_,approval_decisions.py approval_rest.py dispatcher.py notices_rest.py preemption.py termination.py queue_decisions.py queue_servers.py explain.py)
+FLAKES := $(addprefix tests/component/manager/test_,approval_decisions.py approval_rest.py dispatcher.py notices_rest.py preemption.py termination.py queue_decisions.py explain.py)
 flakes: $(VENV)/.tests
 	@python3 -c 'while True: pass' & busy=$$!; trap "kill $$busy" EXIT; for seed in 1 2 3; do \
 	  $(TEST_ENV) DLSPAWNER_TESTS_SLOW_COMMITS=0.25 $(BIN)/pytest -n $(WORKERS) --dist loadfile --reruns 0 --randomly-seed=$$seed \

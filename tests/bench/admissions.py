@@ -21,7 +21,6 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-import requests
 import sqlalchemy
 
 from dlspawner.clients.kubernetes import KubernetesClient
@@ -32,8 +31,9 @@ from dlspawner.spawner.manager_link import ManagerLink
 from tests.bench.figures import Figure, publish, seconds_of
 from tests.component.manager import databases
 from tests.component.manager.manager_harness import ManagerHarness, make_namespace, prepare, wants
-from tests.component.manager.real_hub import free_port, manager_environment, process, wait_for
+from tests.component.manager.real_hub import free_port, manager_environment, process
 from tests.contract.conftest import Server
+from tests.e2e.people import answers, wait_for
 
 ROUNDS, EACH, AT_ONCE = 5, 200, 4
 NODES, GPUS_EACH = 32, 64
@@ -86,7 +86,7 @@ def manager(folder: Path, db_url: str) -> Iterator[str]:
         "--Manager.reservation_seconds=3000",
     ]
     with process(command, folder / "manager.log", env=env):
-        wait_for(lambda: requests.get(f"{url}/services/jobs/health", timeout=5).ok)
+        wait_for(lambda: answers(f"{url}/services/jobs/health"), "the Manager")
         yield f"{url}/services/jobs"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dlspawner.core.job import JobState
 from dlspawner.manager.admission import approvals
 from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.db.approvals import ApprovalQuery
@@ -25,14 +26,21 @@ def asked(leader: Leader, request: AdmissionRequest) -> ApprovalRequest | None:
     return found[0] if found else None
 
 
+async def wait_for_approval(leader: Leader, job: AdmissionRequest) -> ApprovalRequest:
+    """Asks for the job, which waits for one approval."""
+    answer = await leader.ask(job)
+    assert (answer.decision, answer.reason) == ("wait", "approval"), answer
+    assert leader.state(job) is JobState.PENDING_APPROVAL
+    (request,) = leader.service.store.requests[job.job]
+    return request
+
+
 async def decides(
     leader: Leader, request: ApprovalRequest | None, *, yes: bool = True, by: str = "vera", why: str = ""
 ) -> bool:
     """Whether this decision counted."""
     assert request is not None
-    return await leader.service.store.transact(
-        lambda transaction: approvals.decide(transaction, request, Decision(yes, by, why))
-    )
+    return await leader.transact(approvals.decide, request, Decision(yes, by, why))
 
 
 async def written(leader: Leader, request: AdmissionRequest) -> list[ApprovalRequest]:

@@ -6,7 +6,6 @@ And a harness: the deciding part of a Manager with a real API server and databas
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import time
 import uuid
@@ -17,12 +16,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from dlspawner.clients.kubernetes import KubernetesClient
 from dlspawner.clients.prometheus import PrometheusClient
-from dlspawner.devcluster.api import start
 from dlspawner.manager.db.store import Database
 from tests.component.manager import databases
-from tests.component.manager.manager_harness import Leader, ManagerHarness, make_namespace, prepare
+from tests.component.manager.manager_harness import Leader, ManagerHarness
+from tests.component.manager.noticing import harnesses
 from tests.component.manager.portals import portal, served, teams_yaml
 from tests.component.manager.printing import PrintingHarness, printing
 from tests.component.manager.quota import QuotaHub
@@ -124,15 +122,10 @@ def nothing_left(hub: QuotaHub) -> Iterator[None]:
 
 
 @pytest.fixture
-async def harness(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ManagerHarness]:
-    async with api_server(tmp_path / "cluster") as kubeconfig:
-        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-        prepare(tmp_path)
-        async with await KubernetesClient.connect(kubeconfig) as cluster:
-            await make_namespace(cluster)
-            made = ManagerHarness(tmp_path, database, cluster)
-            await made.make_node()
-            yield made
+async def harness(database: str, tmp_path: Path) -> AsyncIterator[ManagerHarness]:
+    async with harnesses(tmp_path, database) as made:
+        await made.make_node()
+        yield made
 
 
 @pytest.fixture
@@ -140,18 +133,3 @@ async def leader(harness: ManagerHarness) -> AsyncIterator[Leader]:
     """The Manager of a harness, for tests without another one."""
     async with harness.manager() as made:
         yield made
-
-
-@contextlib.asynccontextmanager
-async def api_server(state: Path) -> AsyncIterator[Path]:
-    """The embedded one, or a control plane whose nodes say nothing of themselves; its kubeconfig."""
-    if planes.WANTED:
-        plane = await asyncio.to_thread(planes.take)
-        try:
-            yield plane.kubeconfig
-        finally:
-            await asyncio.to_thread(planes.give_back, plane)
-    else:
-        api = await start(state, 0)
-        yield api.kubeconfig
-        await api.stop()

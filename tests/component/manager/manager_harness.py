@@ -10,10 +10,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from dlspawner.clients.hub import HubRejected, HubServer, HubUnavailable, HubUser
-from dlspawner.clients.kubernetes import LEASES, NAMESPACES, NODES, PODS, Conflict, KubernetesClient, KubernetesError
+from dlspawner.clients.hub import HubError, HubRejected, HubServer, HubUnavailable, HubUser
+from dlspawner.clients.kubernetes import (
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    Conflict,
+    KubernetesClient,
+    KubernetesError,
+    ObjectNotFound,
+)
 from dlspawner.clients.prometheus import PrometheusClient
 from dlspawner.core import naming
 from dlspawner.core.job import JobState
@@ -30,9 +39,12 @@ from dlspawner.manager.model.notice import Notice, Recipient
 from dlspawner.manager.model.records import JobRecord, StopReason
 from dlspawner.manager.state import lifecycle
 from dlspawner.manager.state.config_reload import ConfigReloader, initial
+from dlspawner.manager.state.job_store import Transaction
 from tests.component.manager import quota
 
 AFTER_RESERVATION = timedelta(seconds=70)
+P = ParamSpec("P")
+T = TypeVar("T")
 workqueue.LOOK_SECONDS = 0.05  # of Managers in the test's own process
 NAMESPACE = "jobs"
 _RESTRICTED = {
@@ -121,6 +133,14 @@ class FakeHub:
             await self.starts(user, server)
         return False
 
+    def refuses(self, error: Exception) -> None:
+        """Answers every start with this error."""
+
+        async def starts(user: str, server: str) -> None:
+            raise error
+
+        self.starts = starts
+
     async def stop_server(self, user: str, server: str = "") -> bool:
         self.stopped.append((user, server))
         return False
@@ -129,6 +149,30 @@ class FakeHub:
         if self.servers is None:
             raise HubUnavailable("there is none")
         return [self._told(name) for name in sorted({user for user, _ in self.servers})]
+
+
+@dataclass
+class StoppingHub(FakeHub):
+    """``errors`` are raised first, one for each request; with ``ignores_stops`` it accepts a stop and does nothing."""
+
+    cluster: KubernetesClient | None = None
+    errors: list[HubError] = field(default_factory=list)
+    ignores_stops: bool = False
+    asked: list[tuple[str, str]] = field(default_factory=list)
+
+    async def stop_server(self, user: str, server: str = "") -> bool:
+        self.asked.append((user, server))
+        if self.errors:
+            raise self.errors.pop(0)
+        assert self.cluster is not None
+        if self.ignores_stops:
+            return False
+        for pod in await self.cluster.list(PODS, NAMESPACE):
+            job = naming.read_job(pod["metadata"])
+            if job is not None and (job.user, job.server) == (user, server):
+                with contextlib.suppress(ObjectNotFound):
+                    await self.cluster.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace=0)
+        return True
 
 
 class Leader(LeaderElector):
@@ -144,9 +188,13 @@ class Leader(LeaderElector):
     async def ask(self, request: AdmissionRequest) -> AdmissionResponse:
         return await self.service.review(request)
 
+    async def transact(self, change: Callable[Concatenate[Transaction, P], T], *given: P.args, **named: P.kwargs) -> T:
+        """Makes a change in a transaction of its own."""
+        return await self.service.store.transact(lambda transaction: change(transaction, *given, **named))
+
     async def settled(self) -> None:
         """Until all that the Manager knows is in the database."""
-        await self.service.store.transact(lambda transaction: None)
+        await self.transact(lambda transaction: None)
 
     def record(self, request: AdmissionRequest) -> JobRecord:
         return self.service.store.records[request.job]
@@ -188,7 +236,11 @@ class Leader(LeaderElector):
     async def run_job(self, request: AdmissionRequest, node: str = "gpu-1") -> dict[str, Any]:
         """Admits the job and lets its pod run, which is returned."""
         assert (await self.ask(request)).decision == "admit"
-        pod = await self.harness.make_pod(request)
+        return await self.run_pod(request, node)
+
+    async def run_pod(self, request: AdmissionRequest, node: str = "gpu-1", **metadata: Any) -> dict[str, Any]:
+        """Makes the pod of an admitted job, which runs, and is returned."""
+        pod = await self.harness.make_pod(request, **metadata)
         await self.harness.bind(pod, node)
         await self.until_state(request, JobState.RUNNING)
         return pod
@@ -202,12 +254,10 @@ class Leader(LeaderElector):
 
     async def cancel(self, user: str = "alice") -> bool:
         """Cancels the request for the user's default server; True if there was one."""
-        return await self.service.store.transact(
-            lambda transaction: lifecycle.cancel_request(transaction, user, "", user)
-        )
+        return await self.transact(lifecycle.cancel_request, user, "", user)
 
     async def stop(self, job: str, reason: EventReason, sentence: str = "Others need it.") -> bool:
-        return await self.service.store.transact(lambda transaction: lifecycle.stop(transaction, job, reason, sentence))
+        return await self.transact(lifecycle.stop, job, reason, sentence)
 
     def hub_starts(self, *requests: AdmissionRequest) -> None:
         """The Hub sends the admission request as soon as it is asked for a start."""
@@ -330,13 +380,9 @@ class ManagerHarness:
         (self.folder / "teams.yaml").write_text(quota.TEAMS % gpus)
 
     def hub_refuses(self, error: Exception, *requests: AdmissionRequest) -> None:
-        """The Hub answers every start with this error."""
+        """The Hub has these servers, and answers every start with this error."""
         self.hub.servers = {(one.user, one.server) for one in requests}
-
-        async def starts(user: str, server: str) -> None:
-            raise error
-
-        self.hub.starts = starts
+        self.hub.refuses(error)
 
     async def make_pod(self, request: AdmissionRequest, **metadata: Any) -> dict[str, Any]:
         """One that no scheduler but `bind` gives a node."""

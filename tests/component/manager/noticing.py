@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import html
 import json
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 from tornado.httpserver import HTTPServer
 from traitlets.config import Application
 
@@ -28,24 +30,35 @@ from dlspawner.manager.state.job_store import JobStore
 from tests.component.manager import described
 from tests.component.manager.manager_harness import Leader, ManagerHarness, make_namespace, prepare
 from tests.component.manager.real_hub import ROOT, RealHub, free_port, manager_environment
+from tests.kubernetes import planes
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 
 
 @contextlib.asynccontextmanager
 async def harnesses(folder: Path, db_url: str) -> AsyncIterator[ManagerHarness]:
-    """An empty cluster for Managers; KUBECONFIG has to be set to `folder`/cluster/kubeconfig."""
-    api = await start(folder / "cluster", 0)
+    """An empty cluster for Managers, which is $KUBECONFIG's meanwhile."""
     prepare(folder)
-    async with await KubernetesClient.connect(api.kubeconfig) as cluster:
+    async with api_server(folder / "cluster") as kubeconfig, await KubernetesClient.connect(kubeconfig) as cluster:
         await make_namespace(cluster)
-        yield ManagerHarness(folder, db_url, cluster)
-    await api.stop()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("KUBECONFIG", str(kubeconfig))
+            yield ManagerHarness(folder, db_url, cluster)
 
 
-def store_of(leader: Leader) -> JobStore:
-    assert leader.admission is not None
-    return leader.admission.store
+@contextlib.asynccontextmanager
+async def api_server(state: Path) -> AsyncIterator[Path]:
+    """The embedded one, or a control plane whose nodes say nothing of themselves; its kubeconfig."""
+    if planes.WANTED:
+        plane = await asyncio.to_thread(planes.take)
+        try:
+            yield plane.kubeconfig
+        finally:
+            await asyncio.to_thread(planes.give_back, plane)
+    else:
+        api = await start(state, 0)
+        yield api.kubeconfig
+        await api.stop()
 
 
 def job_of(user: str = "alice", server: str = "train", number: int = 2) -> Job:
@@ -73,7 +86,7 @@ class Served:
 
     @property
     def store(self) -> JobStore:
-        return store_of(self.leader)
+        return self.leader.service.store
 
     @property
     def hubs_token(self) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from playwright.async_api import Page, async_playwright
 
 from dlspawner.core import naming
 from dlspawner.manager.admission.service import AdmissionRequest
+from dlspawner.manager.model.event_reason import EventReason
+from dlspawner.manager.state.job_store import Transaction
 from tests.component.manager.manager_harness import FakeHub, ManagerHarness, until
 from tests.component.manager.noticing import Read, Served, harnesses, serving
 from tests.component.manager.real_hub import RealHub
@@ -66,12 +69,20 @@ class Portal:
         ):
             return answer.status
 
-    async def runs(self, request: AdmissionRequest, **metadata: Any) -> AdmissionRequest:
-        """A running job, known to Hub and cluster; its pod has its nonce beside the given metadata."""
+    def offers(self, name: str = "tiny", **fields: Any) -> None:
+        """Changes the fields of a template, or adds one that is like tiny but for them."""
+        leader = self.served.leader
+        templates = {one.name: one for one in leader.settings.templates}
+        templates[name] = replace(templates["tiny"], name=name, **fields)
+        leader.settings = replace(leader.settings, templates=tuple(templates.values()))
+
+    async def runs(self, request: AdmissionRequest, **told: str) -> AdmissionRequest:
+        """A running job, known to Hub and cluster; its pod says this besides: ``log_dir``, ``ssh_host_key``."""
         assert (await self.served.leader.ask(request)).decision == "admit"
-        if "annotations" in metadata:
-            metadata["annotations"] = {naming.NONCE_ANNOTATION: request.nonce, **metadata["annotations"]}
         name = f"jupyter-{request.user}--{request.server}".rstrip("-")
+        says = {"user": request.user, "server": request.server, "team": request.team, **told}
+        annotations = {f"dlspawner.dev/{key.replace('_', '-')}": value for key, value in says.items()}
+        metadata = {"annotations": {naming.NONCE_ANNOTATION: request.nonce, **annotations}} if told else {}
         pod = await self.harness.make_pod(request, name=name, **metadata)
         await self.harness.bind(pod)
         await until(lambda: self.served.store.records[request.job].job.started, "it runs")
@@ -82,6 +93,12 @@ class Portal:
     async def waits(self, request: AdmissionRequest) -> AdmissionRequest:
         assert (await self.served.leader.ask(request)).decision == "wait"
         return request
+
+    async def began_earlier(self, request: AdmissionRequest) -> None:
+        """The job has been running for half an hour, according to its record."""
+        known = self.served.leader.record(request)
+        earlier = replace(known.job, started=datetime.now(UTC) - timedelta(minutes=30))
+        await self.served.leader.transact(Transaction.write, replace(known, job=earlier), EventReason.QUEUED)
 
     def knows(self, user: str, server: str) -> None:
         """The Hub has this server."""
@@ -97,7 +114,6 @@ async def equip(harness: ManagerHarness, teams: str = TEAMS) -> None:
 
 @contextlib.asynccontextmanager
 async def portals(real_hub: RealHub, folder: Path, teams: str = TEAMS) -> AsyncIterator[Portal]:
-    """KUBECONFIG has to be set to `folder`/cluster/kubeconfig."""
     async with harnesses(folder, f"sqlite:///{folder / 'm.sqlite'}") as harness:
         await equip(harness, teams)
         async with serving(harness, real_hub) as served:
@@ -111,11 +127,8 @@ def teams_yaml() -> str:
 
 
 @pytest.fixture
-async def portal(
-    real_hub: RealHub, tmp_path: Path, teams_yaml: str, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Portal]:
+async def portal(real_hub: RealHub, tmp_path: Path, teams_yaml: str) -> AsyncIterator[Portal]:
     """Of an empty cluster; `conftest.py` makes it known to all tests of the folder."""
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
     async with portals(real_hub, tmp_path, teams_yaml) as made:
         yield made
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from dlspawner.clients.kubernetes import PODS, KubernetesClient
 from dlspawner.core.job import JobState
@@ -18,7 +19,6 @@ from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.db import logs
 from dlspawner.manager.db.logs import StoredLog
 from dlspawner.manager.db.repository import JobRepository
-from dlspawner.manager.logs.collector import LogRetention
 from tests.component.manager.manager_harness import (
     NAMESPACE,
     Leader,
@@ -73,18 +73,15 @@ async def printing(folder: Path, db_url: str) -> AsyncIterator[PrintingHarness]:
     command = [sys.executable, "-m", "dlspawner.devcluster", f"--state={state}"]
     with (folder / "cluster.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=log, stderr=log)
-    before = os.environ.get("KUBECONFIG")
     try:
         await until(lambda: b"Cluster ready" in (folder / "cluster.log").read_bytes(), "the cluster", 60)
-        os.environ["KUBECONFIG"] = str(state / "kubeconfig")
         prepare(folder)
         async with await KubernetesClient.connect(state / "kubeconfig") as cluster:
             await make_namespace(cluster)
-            yield PrintingHarness(folder, db_url, cluster, keeping=LogRetention())
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("KUBECONFIG", str(state / "kubeconfig"))
+                yield PrintingHarness(folder, db_url, cluster)
     finally:
-        os.environ.pop("KUBECONFIG", None)
-        if before is not None:
-            os.environ["KUBECONFIG"] = before
         process.terminate()
         await process.wait()
 

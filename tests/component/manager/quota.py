@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import requests
 from prometheus_client.parser import text_string_to_metric_families
@@ -37,6 +37,7 @@ TEMPLATE = {
     "options": {"gpus": {"default": 1, "max": 8}, "gpu_type": {}, "team": {}},
     "grace_period_seconds": 1,
 }
+OPTIONS = {**TEMPLATE["options"], "preemptible": {"default": False}, "requeue": {"default": False}}
 GPU = "nvidia.com/gpu"
 CLUSTER = """
 gpu_types:
@@ -69,6 +70,9 @@ c.Spawner.start_timeout = 120
 c.DLSpawner.orphan_seconds = 10
 c.JupyterHub.tornado_settings = {"slow_spawn_timeout": 1}
 """
+# A start is answered when it is refused or ready, also where a busy machine takes longer than a second for that.
+PATIENT = '\nc.JupyterHub.tornado_settings = {"slow_spawn_timeout": 30}\n'
+Made = TypeVar("Made", bound="QuotaHub")
 
 
 @dataclass
@@ -81,6 +85,9 @@ class QuotaHub(Hub):
     manager_kubeconfig: Path | None = None
     settings: tuple[str, ...] = ()
     resource: str = GPU
+    teams: str = TEAMS  # teams.yaml, with %d for the quota
+    policy: str = ""  # what cluster.yaml has besides
+    own_templates: Mapping[str, object] = field(default_factory=dict)  # beside tiny or in its place, by name
     python_path: str = field(default_factory=lambda: os.environ.get("JUPYTERHUB_PATH", ""))  # another JupyterHub
 
     def __post_init__(self) -> None:
@@ -92,14 +99,15 @@ class QuotaHub(Hub):
         (templates / "jobs").mkdir(parents=True)
         config.mkdir()
         (templates / "hub").symlink_to(ROOT / "templates" / "hub")
-        (templates / "jobs" / "tiny.yaml").write_text(json.dumps(TEMPLATE))
+        for name, template in {"tiny": TEMPLATE, **self.own_templates}.items():
+            (templates / "jobs" / f"{name}.yaml").write_text(json.dumps(template))
         (config / "jupyterhub_config.py").symlink_to(ROOT / "hub_config" / "jupyterhub_config.py")
-        (config / "cluster.yaml").write_text(CLUSTER % self.resource)
+        (config / "cluster.yaml").write_text(CLUSTER % self.resource + self.policy)
         self.config, self.templates = config, templates
         self.set_quota(self.gpus)
 
     def set_quota(self, gpus: int) -> None:
-        (self.config / "teams.yaml").write_text(TEAMS % gpus)
+        (self.config / "teams.yaml").write_text(self.teams.replace("%d", str(gpus)))
 
     def env(self) -> dict[str, str]:
         wanted = {
@@ -340,7 +348,7 @@ class Sampler:
 
 
 @contextlib.contextmanager
-def running(hub: QuotaHub, *, cluster: bool = True) -> Iterator[QuotaHub]:
+def running(hub: Made, *, cluster: bool = True) -> Iterator[Made]:
     """All of it; everything is gone at the end."""
     hub.prepare()
     try:

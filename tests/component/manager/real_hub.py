@@ -8,7 +8,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,8 @@ from typing import Any
 
 import requests
 
+from dlspawner.local.processes import find_proxy
+from tests.e2e.people import answers, wait_for
 from tests.harness.ports import free_port
 
 ROOT = Path(__file__).parents[3]
@@ -113,19 +114,9 @@ class RealHub:
         file = self.directory / f"{user}-{server}"
         if not file.exists():
             assert self.setup("POST", f"/users/{user}/servers/{server}").status_code in {201, 202}
-            wait_for(lambda: self.setup("GET", f"/users/{user}").json()["servers"][server]["ready"])
+            there = f"/users/{user}"
+            wait_for(lambda: self.setup("GET", there).json()["servers"].get(server, {}).get("ready"), "the server")
         return file.read_text()
-
-
-def wait_for(condition: Any, seconds: float = 60) -> None:
-    """Until `condition()` is true; an unanswered request is not."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        with contextlib.suppress(requests.ConnectionError, requests.Timeout, KeyError):
-            if condition():
-                return
-        time.sleep(0.05)
-    raise AssertionError("it did not happen in time")
 
 
 def manager_environment(url: str, hub_api: str, token: str) -> dict[str, str]:
@@ -174,7 +165,7 @@ def running(directory: Path, settings: tuple[str, ...] = (), **of_manager: str) 
             public=real_hub.public,
             hub_port=real_hub.hub_port,
             proxy_port=real_hub.proxy_port,
-            proxy=str(ROOT / ".venv/node_modules/.bin/configurable-http-proxy"),
+            proxy=find_proxy(),
             proxy_pid=str(directory / "proxy.pid"),
             directory=str(directory),
             stub=[sys.executable, str(STUB)],
@@ -186,9 +177,9 @@ def running(directory: Path, settings: tuple[str, ...] = (), **of_manager: str) 
     environment = {**manager_environment(real_hub.manager, real_hub.hub_api, real_hub.tokens["manager"]), **of_manager}
     database = f"--Manager.db_url=sqlite:///{directory / 'manager.sqlite'}"
     with process([*manager, database, *settings], directory / "manager.log", cwd=directory, env=environment):
-        wait_for(lambda: requests.get(f"{real_hub.manager}/services/jobs/health", timeout=5).ok)
+        wait_for(lambda: answers(f"{real_hub.manager}/services/jobs/health"), "the Manager")
         hub = [PYTHON, "-m", "jupyterhub", f"--config={config}"]
         with process(hub, directory / "hub.log", cwd=directory):
-            wait_for(lambda: requests.get(f"{real_hub.public}/hub/health", timeout=5).ok)
-            wait_for(lambda: requests.get(f"{real_hub.jobs}/health", timeout=5).ok)
+            wait_for(lambda: answers(f"{real_hub.public}/hub/health"), "the Hub")
+            wait_for(lambda: answers(f"{real_hub.jobs}/health"), "the way to the Manager")
             yield real_hub

@@ -6,9 +6,8 @@ Hub. Jobs are of the template tiny and start at once.
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,15 +35,6 @@ class RestHub(QuotaHub):
 
     tokens: dict[str, str] = field(default_factory=dict)
     teams: str = TEAMS
-    own_templates: Mapping[str, object] = field(default_factory=dict)  # beside tiny, by name
-
-    def prepare(self) -> None:
-        super().prepare()
-        for name, template in self.own_templates.items():
-            (self.templates / "jobs" / f"{name}.yaml").write_text(json.dumps(template))
-
-    def set_quota(self, gpus: int) -> None:
-        (self.config / "teams.yaml").write_text(self.teams)
 
     def move_in(self) -> None:
         """Everybody is known to the Hub, and the Manager acts."""
@@ -111,16 +101,9 @@ class RestHub(QuotaHub):
 
     def clear(self) -> None:
         """Nothing runs, and nothing waits."""
-
-        def empty() -> bool:
-            for job in self.items("admin", "jobs?state=queued&state=pending-approval"):
-                self.ask("admin", "DELETE", f"users/{job['user']}/servers/{job['server']}/pending-job")
-            for name in self.ready():
-                user, _, server = name.partition("/")
-                self.api("DELETE", f"/users/{user}/servers/{server}" if server else f"/users/{user}/server")
-            return not self.servers() and not self.items("admin", "jobs?state=live")
-
-        wait_for(empty, "all of it is stopped", 120)
+        for job in self.items("admin", "jobs?state=queued&state=pending-approval"):
+            self.ask("admin", "DELETE", f"users/{job['user']}/servers/{job['server']}/pending-job")
+        super().clear()
 
 
 def made(folder: Any, **more: Any) -> Iterator[RestHub]:
@@ -128,7 +111,6 @@ def made(folder: Any, **more: Any) -> Iterator[RestHub]:
     settings = ("--Manager.lease_seconds=3", "--Manager.reservation_seconds=20", *more.pop("settings", ()))
     extra = SCOPES + more.pop("extra", "")
     url = more.pop("db_url", f"sqlite:///{folder / 'manager.sqlite'}")
-    hub = RestHub(folder, db_url=url, settings=settings, extra=extra, **more)
-    with running(hub):
+    with running(RestHub(folder, db_url=url, settings=settings, extra=extra, **more)) as hub:
         hub.move_in()
         yield hub

@@ -16,6 +16,7 @@ from dlspawner.manager.admission.service import REPLACED, AdmissionRequest
 from dlspawner.manager.db.repository import NotLeader
 from dlspawner.manager.db.store import DatabaseRejected, DatabaseUnavailable
 from dlspawner.manager.model.event_reason import EventReason
+from dlspawner.manager.model.notice import NoticeKind
 from dlspawner.manager.model.records import as_ended
 from dlspawner.manager.state.job_store import Transaction
 from tests.component.manager.manager_harness import Leader, ManagerHarness, until, wants
@@ -94,10 +95,7 @@ async def test_gpus_are_held_until_the_deleted_pod_is_gone(
     harness: ManagerHarness, leader: Leader, db_url: str
 ) -> None:
     request = wants(gpus=8)
-    await leader.ask(request)
-    pod = await harness.make_pod(request)
-    await harness.bind(pod)
-    await leader.until_state(request, JobState.RUNNING)
+    pod = await leader.run_job(request)
     await harness.delete(pod)
     await leader.until_state(request, JobState.STOPPING)
     assert (await leader.ask(wants("bob"))).decision == "wait"
@@ -156,9 +154,7 @@ async def test_ports_of_the_host_are_one_jobs_until_its_pods_are_gone(harness: M
             "refuse",
             ("There are 7 ports of the host's network for jobs; this job needs 8.",),
         )
-        pod = await harness.make_pod(first)
-        await harness.bind(pod)
-        await leader.until_state(first, JobState.RUNNING)
+        pod = await leader.run_pod(first)
         await harness.delete(pod)
         await leader.until_state(first, JobState.STOPPING)
         assert (await leader.ask(third)).reason == "host-ports", "its pod is still there"
@@ -201,9 +197,7 @@ async def test_extended_resources_are_one_jobs_until_its_pods_are_gone(harness: 
         kept = await leader.repository.job_history(first.job)
         assert kept is not None
         assert kept.extended == (("rdma/hca", 3000),)
-        pod = await harness.make_pod(first)
-        await harness.bind(pod)
-        await leader.until_state(first, JobState.RUNNING)
+        pod = await leader.run_pod(first)
         await harness.delete(pod, grace=0)
         await until(lambda: leader.is_due(smaller), "the first that waits is scheduled")
         assert (await leader.ask(third)).reason == "no-fit", "and has what it waited for"
@@ -247,12 +241,16 @@ async def test_changed_quota_counts_and_a_broken_file_not(
     later = wants("bob")
     async with harness.manager() as leader:
         (harness.folder / "teams.yaml").write_text("teams: [")
-        await until(lambda: "the last good version stays" in caplog.text, "it is logged")
+        board, key = leader.service.store.notices, ("", NoticeKind.CONFIG_INVALID)
+        await until(lambda: board.pending(key) is not None, "administrators are told")
+        assert "the files were changed and are not used, the last good version stays:" in caplog.text
+        assert f"{harness.folder / 'teams.yaml'}:1" in caplog.text
         assert (await leader.ask(wants(gpus=4))).decision == "admit"
         assert (await leader.ask(later)).reason == "team-quota", "four, of a node's eight"
         harness.set_quota(5)
         await leader.until_state(later, JobState.STARTING)
         assert (await leader.ask(wants("carol"))).reason == "team-quota"
+        assert board.pending(key) is None, "it is taken back"
 
 
 async def test_while_the_database_is_away_nothing_is_admitted_and_afterwards_nothing_is_lost(
@@ -311,9 +309,7 @@ async def test_id_of_a_job_that_ended_before_is_over_and_replaces_nothing(harnes
     old, waits = wants("alice"), wants("alice", gpus=8)
     async with harness.manager() as leader:
         await leader.ask(old)
-        await leader.service.store.transact(
-            lambda transaction: transaction.write(as_ended(leader.record(old)), EventReason.NOT_CREATED)
-        )
+        await leader.transact(Transaction.write, as_ended(leader.record(old)), EventReason.NOT_CREATED)
     async with harness.manager() as leader:
         await leader.ask(wants("bob"))
         assert (await leader.ask(waits)).decision == "wait"
@@ -347,4 +343,4 @@ async def test_recent_usage_of_a_team_survives_a_restart(harness: ManagerHarness
         assert used.amount >= 8000 * 9.9
     async with harness.manager() as leader:
         usage = leader.service.store.cluster_state.usage
-        assert usage["default"].amount == pytest.approx(used.amount, rel=0.1)
+        assert usage["default"].amount >= 0.9 * used.amount, "and time has passed"

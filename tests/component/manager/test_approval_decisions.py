@@ -8,10 +8,8 @@ import pytest
 
 from dlspawner.clients.hub import HubUnavailable
 from dlspawner.core.job import JobState
-from dlspawner.manager.admission.service import AdmissionRequest
-from dlspawner.manager.model.approval_request import ApprovalRequest
 from dlspawner.manager.model.event_reason import EventReason
-from tests.component.manager.api_client import TEAMS, asked, decides, set_caps, standings, written
+from tests.component.manager.api_client import TEAMS, asked, decides, set_caps, standings, wait_for_approval, written
 from tests.component.manager.manager_harness import Leader, ManagerHarness, until, wants
 
 
@@ -23,14 +21,6 @@ def caps(harness: ManagerHarness) -> None:
 def kinds(leader: Leader) -> list[str]:
     """The kinds of alice's notices."""
     return [one.kind.value for one in leader.notices()]
-
-
-async def wait_for_approval(leader: Leader, job: AdmissionRequest) -> ApprovalRequest:
-    assert (await leader.ask(job)).reason == "approval"
-    assert leader.state(job) is JobState.PENDING_APPROVAL
-    request = asked(leader, job)
-    assert request is not None
-    return request
 
 
 async def hold(leader: Leader, *users: str) -> None:
@@ -56,7 +46,7 @@ async def test_job_beyond_the_soft_cap_waits_for_an_approval_and_holds_nothing(l
     await hold(leader, "bob", "carol", "dave", "erin")
 
 
-async def test_approved_job_starts_and_its_user_is_told(harness: ManagerHarness, leader: Leader, db_url: str) -> None:
+async def test_approved_job_starts_and_its_user_is_told(leader: Leader, db_url: str) -> None:
     request = await wait_for_approval(leader, job := wants(gpus=3))
     submitted = leader.record(job).job.submitted
     leader.hub_starts(job)
@@ -67,8 +57,7 @@ async def test_approved_job_starts_and_its_user_is_told(harness: ManagerHarness,
     (kept,) = await written(leader, job)
     assert (kept.standing.value, kept.by, kept.reason) == ("approved", "vera", "The deadline is near.")
     assert kept.at is not None
-    await harness.bind(await harness.make_pod(job))
-    await leader.until_state(job, JobState.RUNNING)
+    await leader.run_pod(job)
     (notice,) = leader.notices()
     assert notice.kind.value == "approved"
     assert notice.text == "Approved: 3 GPUs of type gpu. It was approved by vera: The deadline is near."
@@ -109,8 +98,7 @@ async def test_request_and_decision_survive_a_restart_at_every_step(harness: Man
         leader.hub_starts(job)
         await until(lambda: leader.started(job), "the Hub was asked")
     async with harness.manager() as leader:
-        await harness.bind(await harness.make_pod(job))
-        await leader.until_state(job, JobState.RUNNING)
+        await leader.run_pod(job)
         assert await standings(leader, job) == ["approved"]
 
 
@@ -183,8 +171,7 @@ async def test_approved_job_that_was_preempted_needs_no_other_approval(harness: 
     await decides(leader, await wait_for_approval(leader, job := wants(gpus=3, requeue=True)))
     leader.hub_starts(job)
     await until(lambda: leader.started(job), "the Hub was asked")
-    await harness.bind(await harness.make_pod(job))
-    await leader.until_state(job, JobState.RUNNING)
+    await leader.run_pod(job)
     assert await leader.stop(job.job, EventReason.PREEMPTED)
     harness.hub.servers, harness.hub.starts = None, None
     await harness.delete((await harness.pods())["jupyter-alice"], grace=0)

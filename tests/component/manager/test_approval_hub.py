@@ -18,16 +18,10 @@ pytestmark = pytest.mark.slow
 SETTINGS = ("--Manager.lease_seconds=3", "--Manager.reservation_seconds=20")
 
 
-class CappedHub(QuotaHub):
-    """Nobody gets more than two GPUs without vera or victor."""
-
-    def set_quota(self, gpus: int) -> None:
-        (self.config / "teams.yaml").write_text(TEAMS % (2, 6))
-
-
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuotaHub]:
-    with running(CappedHub(tmp_path_factory.mktemp("approval"), settings=SETTINGS)) as made:
+    """Nobody gets more than two GPUs without vera or victor."""
+    with running(QuotaHub(tmp_path_factory.mktemp("approval"), settings=SETTINGS, teams=TEAMS % (2, 6))) as made:
         yield made
         made.check_logs()
 

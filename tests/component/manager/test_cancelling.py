@@ -13,7 +13,7 @@ from tests.component.manager.manager_harness import AFTER_RESERVATION, Leader, M
 
 async def interrupt(leader: Leader, user: str = "alice", job: str = "") -> None:
     """The Hub says that a start on this user's default server was interrupted by a stop."""
-    await leader.service.store.transact(lambda transaction: on_server_stopped(transaction, user, "", job))
+    await leader.transact(on_server_stopped, user, "", job)
 
 
 @pytest.mark.parametrize("by_hub", [False, True], ids=["by the user", "by a stop through the Hub"])
@@ -43,9 +43,7 @@ async def test_scheduled_job_is_cancelled_and_its_gpus_are_free(leader: Leader, 
     assert (await leader.ask(wants("new", gpus=8))).decision == "admit"
 
 
-async def test_cancellation_while_the_hub_is_asked_for_the_start_is_not_undone_by_it(
-    harness: ManagerHarness, leader: Leader
-) -> None:
+async def test_cancellation_while_the_hub_is_asked_for_the_start_is_not_undone_by_it(leader: Leader) -> None:
     waits, answers = wants(), []
 
     async def starts(user: str, server: str) -> None:
@@ -123,7 +121,6 @@ async def test_job_that_runs_by_the_time_its_end_is_decided_is_stopped(harness: 
     request = wants()
     await leader.ask(request)
     starting = leader.record(request)
-    await harness.bind(await harness.make_pod(request))
-    await leader.until_state(request, JobState.RUNNING)
+    await leader.run_pod(request)
     assert await JobEnder(leader.service.store, leader.hub).end(starting, "alice")
     assert set(harness.hub.stopped) == {("alice", "")}

@@ -7,25 +7,27 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import asyncssh
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import create_engine, insert, inspect, select, text
+from sqlalchemy import Engine, create_engine, event, insert, inspect, select, text
 
 from dlspawner.core.job import JobState
 from dlspawner.manager.db import engine as db_engine
 from dlspawner.manager.db.engine import DatabaseUnusable
 from dlspawner.manager.db.notices import read_notices
-from dlspawner.manager.db.repository import JobRepository
-from dlspawner.manager.db.store import AddedKeys, Database, FoundKey, TooManyKeys
+from dlspawner.manager.db.repository import JobRepository, NotLeader
+from dlspawner.manager.db.store import AddedKeys, Database, DatabaseUnavailable, FoundKey, TooManyKeys
 from dlspawner.manager.db.tables import metadata, notices
 from dlspawner.manager.model.notice import NoticeKind
 from dlspawner.manager.model.ssh_keys import PublicKey, parse_keys
 from tests.component.manager import databases
-from tests.component.manager.manager_harness import ManagerHarness, wants
+from tests.component.manager.databases import create
+from tests.component.manager.manager_harness import ManagerHarness, until, wants
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -122,9 +124,7 @@ def test_migrations_make_the_tables_of_the_code(db_url: str) -> None:
 async def test_jobs_run_on_after_an_upgrade_from_an_older_schema(harness: ManagerHarness, revision: str) -> None:
     request = wants(gpus=3)
     async with harness.manager() as before:
-        await before.ask(request)
-        await harness.bind(await harness.make_pod(request))
-        await before.until_state(request, JobState.RUNNING)
+        await before.run_job(request)
     new, old = create_engine(harness.db_url), create_engine(f"sqlite:///{harness.folder / 'old.sqlite'}")
     with new.connect() as source, old.begin() as target:
         command.upgrade(db_engine._config(target), revision)
@@ -187,3 +187,62 @@ def test_wrong_url_is_a_sentence_without_the_password(url: str, sentence: str) -
     with pytest.raises(DatabaseUnusable, match=sentence) as caught:
         Database.open(url)
     assert "secret" not in str(caught.value)
+
+
+# A database that takes every question and answers none
+
+
+def stuck(url: str) -> Engine:
+    """Whoever begins a transaction with it keeps all others from writing that they act."""
+    engine = create_engine(url)
+
+    @event.listens_for(engine, "connect")
+    def by_hand(connection: Any, _: Any) -> None:
+        if engine.dialect.name == "sqlite":
+            connection.isolation_level = None
+
+    @event.listens_for(engine, "begin")
+    def lock(connection: Any) -> None:
+        sqlite = engine.dialect.name == "sqlite"
+        connection.exec_driver_sql("BEGIN EXCLUSIVE" if sqlite else "LOCK TABLE leases IN ACCESS EXCLUSIVE MODE")
+
+    return engine
+
+
+async def test_a_manager_whose_database_hangs_stops_acting_when_its_lease_is_over(
+    harness: ManagerHarness, db_url: str
+) -> None:
+    harness.lease_seconds = 5
+    engine = stuck(harness.db_url)
+    async with harness.manager() as leader:
+        with engine.begin():
+            with pytest.raises(NotLeader):
+                await asyncio.wait_for(leader.ask(wants()), 25)
+            await until(lambda: leader.admission is None, "it does not lead")
+        await until(lambda: leader.admission is not None, "it leads again")
+        assert (await leader.ask(wants("bob"))).decision == "admit"
+    engine.dispose()
+
+
+async def test_statement_that_postgresql_does_not_finish_fails(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(db_engine._SESSION, "statement_timeout", "1s")
+    store = await asyncio.to_thread(Database.open, create(postgres))
+    with pytest.raises(DatabaseUnavailable):
+        await store.read(lambda connection: connection.execute(text("SELECT pg_sleep(30)")))
+    assert await store.keys("alice") == []
+    await store.close()
+
+
+async def test_libpq_is_told_to_give_up_on_a_silent_postgresql_after_15_seconds(postgres: str) -> None:
+    store = await asyncio.to_thread(Database.open, create(postgres))
+    known = await store.read(lambda connection: connection.connection.driver_connection.info.get_parameters())  # type: ignore[union-attr]
+    assert (known["keepalives_idle"], known["tcp_user_timeout"]) == ("5", "15000")
+    await store.close()
+
+
+def test_what_the_address_says_of_patience_counts(postgres: str) -> None:
+    engine = db_engine.open_engine(f"{create(postgres)}&tcp_user_timeout=60000", 1)
+    with engine.connect() as connection:
+        found = connection.connection.driver_connection.info.get_parameters()  # type: ignore[union-attr]
+    assert found["tcp_user_timeout"] == "60000"
+    engine.dispose()

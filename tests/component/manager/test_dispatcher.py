@@ -107,7 +107,7 @@ async def test_hub_has_no_more_starts_than_its_limit_until_their_pods_are_there(
             await until(lambda number=number: len(in_flight()) == number, "two more are started")  # type: ignore[misc]
             assert in_flight() == [f"u{one}" for one in range(number)], "in the order of the queue"
             assert (await leader.ask(wants("new"))).reason == "blocked-by-earlier"
-            await leader.service.store.transact(leader.service._queue.schedule)
+            await leader.transact(leader.service._queue.schedule)
             assert not any(leader.is_due(one) for one in requests)
             for one in requests[number - 2 : number]:
                 await harness.make_pod(one)

@@ -110,10 +110,7 @@ async def run(leader: Leader, harness: ManagerHarness, job: AdmissionRequest) ->
     await leader.ask(job)
     await say(harness, job, "admitted")
     await until(lambda: leader.started(job), "the Hub was asked for its start")
-    pod = await harness.make_pod(job)
-    await harness.bind(pod)
-    await leader.until_state(job, JobState.RUNNING)
-    return pod
+    return await leader.run_pod(job)
 
 
 async def test_job_waits_for_the_engine_and_starts_with_its_additions(leader: Leader, harness: ManagerHarness) -> None:
@@ -183,12 +180,10 @@ async def test_engine_has_no_job_that_our_limits_hold_back(leader: Leader, harne
     await leader.ask(second)
     assert await objects(harness) == {first.job}
     await harness.delete(pod, 0)
-    await leader.service.store.transact(approvals.reevaluate_all)
+    await leader.transact(approvals.reevaluate_all)
     await until_objects(harness, second)
     assert leader.state(beyond) is JobState.PENDING_APPROVAL
-    await leader.service.store.transact(
-        lambda transaction: lifecycle.cancel_request(transaction, "carl", "two", "carl")
-    )
+    await leader.transact(lifecycle.cancel_request, "carl", "two", "carl")
     await until_objects(harness)
 
 
@@ -299,7 +294,7 @@ async def test_pods_are_made_after_the_objects_of_an_engine_that_places_them(
 
 
 async def test_job_is_refused_if_the_engines_objects_cannot_be_made(
-    placing: Leader, harness: ManagerHarness, monkeypatch: pytest.MonkeyPatch
+    placing: Leader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ConfigMapEngine, "objects", _refused)
     job = wants(gpus=4)

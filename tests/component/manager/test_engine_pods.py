@@ -6,18 +6,17 @@ The engine's scheduler is the test: no other one serves its name. With the same 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import requests
 
 from tests.component.manager.crowds import SETTINGS
-from tests.component.manager.preempt_story import OPTIONS
-from tests.component.manager.quota import TEMPLATE, QuotaHub, running
+from tests.component.manager.quota import OPTIONS, TEMPLATE, QuotaHub, running
+from tests.component.manager.test_queue_hub import ask
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
+from tests.harness.spawner_hub import Person
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 SCHEDULER = """
@@ -26,7 +25,6 @@ scheduler: {name: hived, scheduler_name: nobody}
 """
 TOKEN = "hivedscheduler.microsoft.com/pod-scheduling-enable"
 EXTRA = 'c.JupyterHub.load_roles[-1]["scopes"].append("tokens")'
-_TOKENS: dict[str, str] = {}  # of the Hub that runs
 FULL = "insufficient capacity when scheduling in VC default"
 
 
@@ -63,17 +61,9 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuotaHub]:
-    made = QuotaHub(tmp_path_factory.mktemp("engine"), settings=SETTINGS, extra=EXTRA)
-
-    def prepare(write: Callable[[], None] = made.prepare) -> None:
-        write()
-        file = made.config / "cluster.yaml"
-        file.write_text(file.read_text() + SCHEDULER)
-        (made.templates / "jobs" / "tiny.yaml").write_text(json.dumps({**TEMPLATE, "options": OPTIONS}))
-
-    made.prepare = prepare  # type: ignore[method-assign]
+    made = QuotaHub(tmp_path_factory.mktemp("engine"), settings=SETTINGS, extra=EXTRA, policy=SCHEDULER)
+    made.own_templates = {"tiny": {**TEMPLATE, "options": OPTIONS}}
     with running(made):
-        _TOKENS.clear()
         made.add_users(["ann", "bob", "cid", "dan"])
         yield made
 
@@ -83,16 +73,8 @@ def cluster(hub: QuotaHub) -> Cluster:
     return Cluster(hub)
 
 
-def ask(hub: QuotaHub, method: str, user: str) -> requests.Response:
-    """A program of this person asks about the job that waits."""
-    token = _TOKENS.get(user) or hub.api("POST", f"/users/{user}/tokens").json()["token"]
-    _TOKENS[user] = token
-    url = f"{hub.manager_url()}/services/jobs/api/users/{user}/servers//pending-job"
-    return requests.request(method, url, headers={"Authorization": f"token {token}"}, timeout=30)
-
-
 def waits(hub: QuotaHub, user: str) -> dict[str, Any]:
-    answer = ask(hub, "GET", user)
+    answer = ask(Person(hub, user), "GET")
     return dict(answer.json()) if answer.ok else {}
 
 
@@ -158,7 +140,7 @@ def test_cancelled_job_leaves_no_pod(hub: QuotaHub, cluster: Cluster) -> None:
     again = hub.refusal("cid", hub.start_server("cid", gpus=2))
     assert "waits in the cluster already, with other options" in again
     wait_for(lambda: not hub.servers(), "the Hub has cleared up", 60)
-    assert ask(hub, "DELETE", "cid").status_code == 204
+    assert ask(Person(hub, "cid"), "DELETE").status_code == 204
     wait_for(lambda: not cluster.pods() and not hub.jobs(), "nothing is left")
 
 
@@ -181,4 +163,4 @@ def test_jobs_that_wait_in_one_engine_are_taken_to_another_and_back(hub: QuotaHu
     cluster.waiting("cid")
     # JupyterHub's stop of a server that starts fails if the next start begins within a second of it
     wait_for(lambda: list(hub.servers()) == ["ann/"], "the start has left its pod", 60)
-    assert ask(hub, "DELETE", "cid").status_code == 204
+    assert ask(Person(hub, "cid"), "DELETE").status_code == 204

@@ -22,8 +22,7 @@ pytestmark = pytest.mark.real
 
 @pytest.mark.parametrize("first", ["definitions", "controllers"])
 def test_jobs_that_waited_in_kueue_start_without_it(tmp_path: Path, first: str) -> None:
-    with running(KueueHub(tmp_path, settings=SETTINGS, gpus=1)) as hub:
-        assert isinstance(hub, KueueHub)
+    with running(KueueHub(tmp_path, settings=SETTINGS)) as hub:
         hub.add_users(["goes", "stays", "late"])
         hub.start_server("goes", gpus=1)
         wait_for(lambda: hub.ready() == ["goes/"], "a job runs")
@@ -53,10 +52,7 @@ def test_jobs_that_waited_in_kueue_start_without_it(tmp_path: Path, first: str) 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_jobs_that_waited_for_a_scheduler_of_gangs_start_without_it(tmp_path: Path, name: str) -> None:
-    made = GangHub(tmp_path, settings=SETTINGS)
-    made.name = name
-    with running(made) as hub:
-        assert isinstance(hub, GangHub)
+    with running(GangHub(tmp_path, settings=SETTINGS, name=name)) as hub:
         hub.add_users(["three", "four"])
         hub.launch("four", template="several", workers=3, gpus=1)
         wait_for(lambda: hub.ready() == ["four/"], "it runs", 120)

@@ -11,7 +11,7 @@ from dlspawner.core.job import JobState
 from dlspawner.core.units import GPU
 from dlspawner.manager.admission.explain import QueueStatus
 from dlspawner.manager.model.notice import NoticeKind
-from tests.component.manager.manager_harness import ManagerHarness, until, wants
+from tests.component.manager.manager_harness import Leader, ManagerHarness, until, wants
 from tests.unit.core.factories import queues
 
 LESS, LENT = Alternative("a100", 2 * GPU, False), Alternative("a100", 4 * GPU, True)
@@ -35,28 +35,28 @@ def test_fewer_gpus_of_the_same_type_keep_the_place(
     assert (status.keeps_place, status.loses_place) == (keeps, loses)
 
 
-async def test_user_who_was_blocked_meanwhile_reads_it(harness: ManagerHarness) -> None:
+async def test_user_who_was_blocked_meanwhile_reads_it(harness: ManagerHarness, leader: Leader) -> None:
     teams, waits = harness.folder / "teams.yaml", wants(gpus=8)
-    async with harness.manager() as leader:
-        await leader.ask(wants("holder", gpus=1))
-        assert (await leader.ask(waits)).decision == "wait"
-        teams.write_text(f"{teams.read_text()}\nblocked: [alice]\n")
-        await until(leader.notices, "it is told")
-        [notice] = leader.notices()
-        assert notice.kind is NoticeKind.CANNOT_START
-        assert "You can not start jobs here; ask an administrator why. It keeps its place; cancel it if" in notice.text
-        status = leader.service.explainer.explain(leader.record(waits))
-        assert status.sentence == "You can not start jobs here; ask an administrator why."
+    await leader.ask(wants("holder", gpus=1))
+    assert (await leader.ask(waits)).decision == "wait"
+    teams.write_text(f"{teams.read_text()}\nblocked: [alice]\n")
+    await until(leader.notices, "it is told")
+    [notice] = leader.notices()
+    assert notice.kind is NoticeKind.CANNOT_START
+    assert "You can not start jobs here; ask an administrator why. It keeps its place; cancel it if" in notice.text
+    status = leader.service.explainer.explain(leader.record(waits))
+    assert status.sentence == "You can not start jobs here; ask an administrator why."
 
 
-async def test_job_that_has_ended_since_it_was_read_has_no_reason_to_wait(harness: ManagerHarness) -> None:
+async def test_job_that_has_ended_since_it_was_read_has_no_reason_to_wait(
+    harness: ManagerHarness, leader: Leader
+) -> None:
     request = wants()
-    async with harness.manager() as leader:
-        pod = await leader.run_job(request)
-        running = leader.record(request).job
-        await harness.delete(pod, grace=0)
-        await leader.until_state(request, JobState.ENDED)
-        assert leader.service.explainer.why(running, harness.clock()) == ""
+    pod = await leader.run_job(request)
+    running = leader.record(request).job
+    await harness.delete(pod, grace=0)
+    await leader.until_state(request, JobState.ENDED)
+    assert leader.service.explainer.why(running, harness.clock()) == ""
 
 
 @pytest.mark.parametrize("asks_for_less", [False, True])

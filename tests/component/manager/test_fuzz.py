@@ -228,8 +228,7 @@ async def serve(
 def target(real_hub: RealHub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     folder, ready, over = tmp_path_factory.mktemp("fuzz"), threading.Event(), threading.Event()
     made: list[Target] = []
-    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as thread:
-        patch.setenv("KUBECONFIG", str(folder / "cluster" / "kubeconfig"))
+    with ThreadPoolExecutor(1) as thread:
         running = thread.submit(lambda: asyncio.run(serve(folder, real_hub, ready, over, made)))
         running.add_done_callback(lambda _: ready.set())
         ready.wait(120)
@@ -262,11 +261,10 @@ def existing(target: Target, address: Address) -> Iterator[Existing]:
 
 
 async def make_existing(target: Target, servers: list[tuple[str, str]]) -> Existing:
-    store = target.portal.served.store
+    leader = target.portal.served.leader
     victims, bobs = [(await target.portal.runs(wants(user, 0, server=server))).job for user, server in servers]
-    notice = await store.transact(
-        lambda transaction: post(transaction, store.records[bobs].job, NoticeKind.IDLE, "Unused.", keep=True)
-    )
+    job = leader.service.store.records[bobs].job
+    notice = await leader.transact(post, job, NoticeKind.IDLE, "Unused.", keep=True)
     return Existing([victims, target.queued, bobs], notice.id)
 
 

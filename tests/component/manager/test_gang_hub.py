@@ -5,14 +5,13 @@ On real control planes alone (`make test-on-control-planes`), with the real sche
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import pytest
 
 from tests.component.manager.crowds import SETTINGS
-from tests.component.manager.preempt_story import OPTIONS
-from tests.component.manager.quota import TEMPLATE, QuotaHub, running
+from tests.component.manager.quota import OPTIONS, TEMPLATE, QuotaHub, running
 from tests.component.manager.test_queue_hub import ask
 from tests.e2e.people import wait_for
 from tests.harness.spawner_hub import Person
@@ -22,11 +21,6 @@ pytestmark = [pytest.mark.real, pytest.mark.usefixtures("nothing_left")]
 GPUS = 4
 NODES = f"nodes: [{{name: gpus, cpu: 32, memory: 64Gi, gpus: {{nvidia.com/gpu: {GPUS}}}}}]"
 SCHEDULERS = {"volcano": "volcano", "coscheduling": engines.COSCHEDULING, "gang": "default-scheduler"}
-KINDS = {
-    "volcano": "podgroups.scheduling.volcano.sh",
-    "coscheduling": "podgroups.scheduling.x-k8s.io",
-    "gang": "podgroups.v1beta1.scheduling.k8s.io",
-}
 SCHEDULER = """
 scheduling: {priority_classes: {guaranteed: high, preemptible: low}}
 scheduler: {name: %s, scheduler_name: %s}
@@ -37,21 +31,20 @@ SSH = {"name": "ssh", "port": 2222, "protocol": "ssh", "expose": "nodeport"}
 WORKERS = {"type": "integer", "min": 1, "max": 8, "default": 2}
 
 
+@dataclass
 class GangHub(QuotaHub):
     """With an engine between the cluster and the Manager."""
 
-    name = ""
-    engine: engines.Engine
+    name: str = ""
+    engine: engines.Engine = field(init=False)
 
     def prepare(self) -> None:
+        several = {**TEMPLATE, "options": {**OPTIONS, "workers": WORKERS}, "pods": PODS, "endpoints": [SSH]}
+        self.own_templates = {"tiny": {**TEMPLATE, "options": OPTIONS}, "several": several}
+        self.policy = SCHEDULER % (self.name, SCHEDULERS[self.name])
         super().prepare()
         self.nodes = self.state / "nodes.yaml"
         self.nodes.write_text(NODES)
-        several = {**TEMPLATE, "options": {**OPTIONS, "workers": WORKERS}, "pods": PODS, "endpoints": [SSH]}
-        (self.templates / "jobs" / "tiny.yaml").write_text(json.dumps({**TEMPLATE, "options": OPTIONS}))
-        (self.templates / "jobs" / "several.yaml").write_text(json.dumps(several))
-        with (self.config / "cluster.yaml").open("a") as file:
-            file.write(SCHEDULER % (self.name, SCHEDULERS[self.name]))
 
     def apply(self, api_version: str, kind: str, name: str, **fields: object) -> None:
         if kind == "PriorityClass":
@@ -84,9 +77,7 @@ class GangHub(QuotaHub):
 
 @pytest.fixture(scope="module", params=list(SCHEDULERS))
 def hub(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GangHub]:
-    made = GangHub(tmp_path_factory.mktemp(request.param), settings=SETTINGS)
-    made.name = request.param
-    with running(made):
+    with running(GangHub(tmp_path_factory.mktemp(request.param), settings=SETTINGS, name=request.param)) as made:
         made.add_users(["three", "four", "borrower", "owner"])
         yield made
 
@@ -121,27 +112,3 @@ def test_preemptible_job_goes_for_a_guaranteed_one_and_comes_back(hub: GangHub) 
     assert hub.api("DELETE", "/users/owner/server").ok
     wait_for(lambda: hub.ready() == ["borrower/"], "it runs again", 180)
     assert hub.rows("SELECT job, submitted FROM jobs WHERE user_name = 'borrower'") == before
-
-
-def test_objects_of_jobs_go_when_another_scheduler_is_named_and_when_jobs_end(hub: GangHub) -> None:
-    kind = KINDS[hub.name]
-    hub.launch("three", gpus=1)
-    wait_for(lambda: hub.ready() == ["three/"], "it runs", 120)
-    (job,) = hub.rows("SELECT job FROM jobs WHERE state <> 'ended'")[0]
-
-    def groups() -> set[str]:
-        """Those that are not on their way out: 1.37 protects them, and its controller for that is not here."""
-        found = [one["metadata"] for one in json.loads(hub.kubectl("get", kind, "-o", "json"))["items"]]
-        return {one["name"] for one in found if "deletionTimestamp" not in one}
-
-    assert job in groups()
-    cluster = hub.config / "cluster.yaml"
-    with_engine = cluster.read_text()
-    cluster.write_text(with_engine.replace(f"scheduler: {{name: {hub.name},", "scheduler: {name: native} #"))
-    wait_for(lambda: not groups(), "the engine has no job any more", 60)
-    assert hub.ready() == ["three/"], "the running job continues"
-    cluster.write_text(with_engine)
-    if hub.name != "gang":  # that one is on its way out as long as the pod is there
-        wait_for(lambda: job in groups(), "the engine has it again", 60)
-    hub.clear()
-    wait_for(lambda: not groups(), "its group goes", 60)

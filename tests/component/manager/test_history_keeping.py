@@ -56,13 +56,18 @@ async def read_free(store: Database) -> dict[str, int]:
     return {name: round(60 * sum(one[name] for one in found.values()) / PER_HOUR) for name in names}
 
 
-async def total(store: Database, now: datetime) -> GpuTime:
+async def by_user(store: Database, now: datetime) -> dict[str, GpuTime]:
+    """The hours of the last and the next days."""
     today = datetime.now(UTC).date()
-    request = GpuHoursQuery(GroupBy.TEAM, today - timedelta(days=2), today + timedelta(days=2))
-    found = await store.read(
-        lambda connection: gpu_hours.read_gpu_hours(connection, request, Viewer("", all=True), now)
-    )
-    return sum(found.values(), start=GpuTime())
+    request = GpuHoursQuery(GroupBy.USER, today - timedelta(days=9), today + timedelta(days=2))
+    everything = Viewer("", all=True)
+    found = await store.read(lambda connection: gpu_hours.read_gpu_hours(connection, request, everything, now))
+    users = {user for _, user in found}
+    return {user: sum((one for (_, name), one in found.items() if name == user), start=GpuTime()) for user in users}
+
+
+async def total(store: Database, now: datetime) -> GpuTime:
+    return sum((await by_user(store, now)).values(), start=GpuTime())
 
 
 async def test_free_gpus_are_sampled_with_unschedulable_and_fragmented_ones(
@@ -137,17 +142,7 @@ async def test_ended_jobs_are_aggregated_and_old_rows_pruned(leader: Leader, db_
     await leader.settled()
     left = await store.read(lambda connection: list(connection.execute(select(jobs.c.user_name, jobs.c.folded))))
     assert left == [("u1", True)] * 250
-    today = now.date()
-    request = GpuHoursQuery(GroupBy.USER, today - timedelta(days=9), today)
-    found = await store.read(
-        lambda connection: gpu_hours.read_gpu_hours(connection, request, Viewer("", all=True), now)
-    )
-    by_user = {
-        user: sum((one for (_, name), one in found.items() if name == user), start=GpuTime()) for user in ("u1", "u3")
-    }
-    assert {user: one.allocated for user, one in by_user.items()} == {"u1": 250 * PER_HOUR, "u3": 250 * PER_HOUR}
+    hours = {user: one.allocated for user, one in (await by_user(store, now)).items()}
+    assert hours == {"u1": 250 * PER_HOUR, "u3": 250 * PER_HOUR}
     await keeper(leader, jobs=2, hours=2).run_once()
-    found = await store.read(
-        lambda connection: gpu_hours.read_gpu_hours(connection, request, Viewer("", all=True), now)
-    )
-    assert {name for _, name in found} == {"u1"}
+    assert set(await by_user(store, now)) == {"u1"}

@@ -17,7 +17,6 @@ from dlspawner.manager.culling.evidence import NO_PROMETHEUS
 from dlspawner.manager.history.profile import ANNOTATIONS, ProfileWriter, alnair_annotations, read_maxima
 from dlspawner.manager.http.api.history import TimeRange, expressions, read_time_range, read_usage
 from dlspawner.manager.http.api.models.requests import UsageQuery
-from dlspawner.manager.model.event_reason import EventReason
 from tests.component.manager import metrics
 from tests.component.manager.manager_harness import until, wants
 from tests.component.manager.metrics import NAMESPACE, Gpu
@@ -187,9 +186,7 @@ async def job(portal: Portal) -> str:
     """Alice's job, which has been running for half an hour according to its record."""
     request, store = await portal.runs(wants("alice", gpus=2, server="train")), portal.served.store
     await until(lambda: store.records[request.job].job.state is JobState.RUNNING, "it runs")
-    known = store.records[request.job]
-    earlier = replace(known, job=replace(known.job, started=datetime.now(UTC) - timedelta(minutes=30)))
-    await store.transact(lambda transaction: transaction.write(earlier, EventReason.QUEUED))
+    await portal.began_earlier(request)
     return request.job
 
 

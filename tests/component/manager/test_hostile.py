@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import html
+import itertools
 import json
 import re
 from collections.abc import AsyncIterator, Mapping
@@ -23,11 +24,12 @@ from dlspawner.manager.db.store import DatabaseUnavailable
 from dlspawner.manager.http.portal import approvals
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.records import JobRecord, StopReason
-from tests.component.manager.addresses import Address, addresses
+from dlspawner.manager.state.job_store import Transaction
+from tests.component.manager.addresses import PREFIX, Address, addresses
 from tests.component.manager.manager_harness import wants
 from tests.component.manager.noticing import job_of
-from tests.component.manager.portals import TEAMS, Portal
-from tests.component.manager.test_ssh_keys_page import make_key
+from tests.component.manager.portals import TEAMS, Portal, proxied
+from tests.component.manager.test_ssh_keys_page import Browser, make_key
 
 PAGES = [
     one
@@ -90,9 +92,7 @@ async def hostile(portal: Portal, person: str) -> str:
     mine = JobRecord(replace(job_of(person, name, 4), state=JobState.QUEUED))
     portal.knows(person, name)  # first: whose server the Hub does not know does not wait for long
     for record in (stopped, waits, mine):
-        await portal.served.store.transact(
-            lambda transaction, one=record: transaction.write(one, EventReason.QUEUED, HOSTILE)
-        )  # type: ignore[misc]
+        await portal.served.leader.transact(Transaction.write, record, EventReason.QUEUED, HOSTILE)
     token = await asyncio.to_thread(portal.real_hub.token, person)
     headers, key = {"Authorization": f"token {token}"}, {"key": make_key(HOSTILE)}
     async with aiohttp.ClientSession(headers=headers) as session:
@@ -199,3 +199,54 @@ def check(address: str, text: str, policy: str) -> None:
         if tag in {"script", "style"}:
             assert nonce is not None, (address, given)
             assert given.get("nonce") == nonce[1], (address, given)
+
+
+# Requests that another site could have a browser send, with the cookies of a user who is logged in, to every address
+
+
+# What browsers say of a page of another site, beside its cookies.
+ELSEWHERE = (
+    {"Origin": "https://evil.example"},
+    {"Origin": "null"},
+    {"Origin": "http://["},
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site"},  # a person's own server, at a name of its own
+)
+CHANGES = [one for one in addresses() if one.method in {"POST", "PUT", "DELETE"}]
+
+
+async def test_nothing_is_changed_for_a_browser_without_its_pages_value(portal: Portal, person: str) -> None:
+    """What another site could send with somebody's cookies is refused everywhere."""
+    job = await portal.runs(wants(person, server="train"))
+    answers: dict[str, int] = {}
+
+    def send() -> None:
+        browser = Browser(portal.real_hub, person)
+        assert browser.session.get(f"{portal.real_hub.public}{PREFIX}", timeout=30).status_code == 200
+        for address in CHANGES:
+            url = f"{portal.real_hub.public}{PREFIX}{path(address, job.job, person)}"
+            for data in ({}, {"_xsrf": "2|00000000|00000000000000000000000000000000|0"}):
+                answer = browser.session.request(
+                    address.method, url, data=data, headers={"Sec-Fetch-Mode": "cors"}, timeout=30
+                )
+                answers[str(address)] = answer.status_code
+                assert answer.status_code in {401, 403}, (str(address), answer.text)
+        (value,) = {one.value or "" for one in browser.session.cookies if one.name == "_xsrf" and PREFIX in one.path}
+        for address, said in itertools.product(CHANGES, ELSEWHERE):
+            url = f"{portal.real_hub.public}{PREFIX}{path(address, job.job, person)}"
+            answer = browser.session.request(address.method, url, data={"_xsrf": value}, headers=said, timeout=30)
+            assert answer.status_code in {401, 403}, (str(address), said, answer.text)
+        kept = requests.post(
+            f"{portal.real_hub.public}{PREFIX}jobs/{job.job}/stop",
+            data={"_xsrf": value},
+            headers={"Origin": portal.real_hub.public},
+            cookies=browser.session.cookies,
+            timeout=30,
+            allow_redirects=False,
+        )
+        assert kept.status_code in {200, 303}, "with its value it is done"
+        browser.session.close()
+
+    async with proxied(portal):
+        await asyncio.to_thread(send)
+    assert len(answers) == len(CHANGES)

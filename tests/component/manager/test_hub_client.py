@@ -44,22 +44,16 @@ async def test_identity_of_other_tokens(real_hub: RealHub, gateway: HubClient) -
     assert refused.value.status in {403, 404}, "it lacks the scope"
 
 
-async def test_user_with_servers(real_hub: RealHub, gateway: HubClient, person: str) -> None:
-    real_hub.server_token(person, "train")
-    user = await gateway.user(person)
-    assert user is not None
-    server = user.servers["train"]
-    assert (server.ready, server.stopped, server.pending, server.url) == (True, False, None, f"/user/{person}/train/")
-    assert await gateway.user("nobody-at-all") is None
-
-
 async def test_server_starts_is_used_and_stops(
     real_hub: RealHub, manager: HubClient, gateway: HubClient, person: str
 ) -> None:
     real_hub.token(person)
     await manager.start_server(person, "train", {"template": "ssh", "gpus": 2})
     user = await _until(manager, person, "train", ready=True)
-    assert user.servers["train"].user_options == {"template": "ssh", "gpus": 2}
+    server = user.servers["train"]
+    assert (server.stopped, server.url) == (False, f"/user/{person}/train/")
+    assert server.user_options == {"template": "ssh", "gpus": 2}
+    assert await gateway.user("nobody-at-all") is None
     later = datetime.now(UTC).replace(microsecond=0) + timedelta(minutes=5)
     await gateway.post_activity(person, {"train": later})
     await gateway.post_activity(person, {"train": later - timedelta(hours=1)})  # told late: the Hub keeps the latest

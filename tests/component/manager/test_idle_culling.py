@@ -16,18 +16,19 @@ from dlspawner.clients.kubernetes import PODS
 from dlspawner.clients.prometheus import PrometheusClient
 from dlspawner.core import naming
 from dlspawner.core.idle import Cause, KeepJob
-from dlspawner.core.job import JobState
+from dlspawner.core.job import Job, JobState
 from dlspawner.core.launch import pod_set
-from dlspawner.core.resources import strip_manifest
+from dlspawner.core.resources import PodRequest, ResourceRequest, strip_manifest
 from dlspawner.manager.admission.service import AdmissionRequest
-from dlspawner.manager.culling.culler import Culler
+from dlspawner.manager.culling.culler import Culler, held_text, span_text
 from dlspawner.manager.culling.evidence import NO_PROMETHEUS
 from dlspawner.manager.db.tables import idle_periods
 from dlspawner.manager.model.activity import SshSessionReport
-from dlspawner.manager.model.notice import NoticeKind
+from dlspawner.manager.model.notice import Notice, NoticeKind
 from tests.component.manager import metrics, quota
 from tests.component.manager.manager_harness import NAMESPACE, Leader, ManagerHarness, pod_of, until, wants
 from tests.component.manager.metrics import Gpu
+from tests.unit.core.factories import NOW
 
 WINDOW = 1000
 CULLING = (
@@ -81,16 +82,9 @@ async def after(harness: ManagerHarness, leader: Leader, seconds: float) -> None
     await culler(leader).evaluate_all()
 
 
-def warning(leader: Leader, request: AdmissionRequest) -> str | None:
-    """The text of the notice about idleness."""
-    notice = culler(leader).evidence.store.notices.pending((request.job, NoticeKind.IDLE))
-    return notice.text if notice else None
-
-
-def cause(leader: Leader, request: AdmissionRequest) -> str:
-    """Of that notice."""
-    notice = culler(leader).evidence.store.notices.pending((request.job, NoticeKind.IDLE))
-    return notice.cause if notice else ""
+def warning(leader: Leader, request: AdmissionRequest) -> Notice | None:
+    """The notice about idleness."""
+    return culler(leader).evidence.store.notices.pending((request.job, NoticeKind.IDLE))
 
 
 def keep_reason(leader: Leader, request: AdmissionRequest) -> Cause | None:
@@ -106,10 +100,13 @@ async def test_idle_gpus_are_warned_of_at_50_and_90_percent_and_then_stopped(
     await after(harness, leader, 400)
     assert warning(leader, job) is None
     await after(harness, leader, 150)
-    assert (warning(leader, job) or "").startswith("2 gpu GPUs unused for ")
-    assert cause(leader, job).startswith("50 % since ")
+    first = warning(leader, job)
+    assert first is not None
+    assert (first.text[:22], first.cause[:11]) == ("2 gpu GPUs unused for ", "50 % since ")
     await after(harness, leader, 400)
-    assert cause(leader, job).startswith("90 % since ")
+    second = warning(leader, job)
+    assert second is not None
+    assert second.cause.startswith("90 % since ")
     assert leader.state(job) is JobState.RUNNING
     await after(harness, leader, 110)
     assert leader.state(job) is JobState.STOPPING
@@ -237,9 +234,7 @@ async def run_with_logs(
     told = {"user": user, "server": template, "team": "default", "log-dir": log_dir}
     annotations = {f"dlspawner.dev/{name}": value for name, value in told.items()}
     annotations[naming.NONCE_ANNOTATION] = request.nonce
-    pod = await harness.make_pod(request, name=f"jupyter-{user}--{template}", annotations=annotations)
-    await harness.bind(pod)
-    await leader.until_state(request, JobState.RUNNING)
+    await leader.run_pod(request, name=f"jupyter-{user}--{template}", annotations=annotations)
     harness.hub.servers = {*(harness.hub.servers or ()), (user, template)}
     return request
 
@@ -322,3 +317,29 @@ async def test_next_manager_knows_warnings_and_use(harness: ManagerHarness) -> N
         await culler(leader).evaluate_all()
         assert leader.state(idle) is JobState.STOPPING
         assert leader.state(used) is JobState.RUNNING
+
+
+# Texts about unused jobs
+
+
+JOB = Job("j-1", "alice", "vision", NOW, ResourceRequest("a100", (PodRequest("nvidia.com/gpu", 2000),)))
+PLAIN = replace(JOB, request=ResourceRequest(None, (PodRequest(cpu_milli=500, memory_bytes=2 * 1024**3),)))
+
+
+def test_resources_of_a_job_without_gpus() -> None:
+    assert held_text(PLAIN) == "500m CPU and 2 GiB of memory"
+
+
+SPANS = {
+    "0 s": timedelta(0),
+    "59 s": timedelta(seconds=59),
+    "1 min": timedelta(seconds=119),
+    "1 h": timedelta(hours=1),
+    "1 h 30 min": timedelta(minutes=90),
+    "3 d 2 h": timedelta(days=3, hours=2, minutes=40),
+}
+
+
+@pytest.mark.parametrize("text", SPANS)
+def test_duration_has_two_units_at_most(text: str) -> None:
+    assert span_text(SPANS[text]) == text

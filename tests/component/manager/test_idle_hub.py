@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,17 +22,10 @@ NOTEBOOK = {
     "endpoints": [{"name": "ssh", "port": 2222, "protocol": "ssh"}],
     "idle": {"window_seconds": 7200},
 }
+POLICY = "idle: {metrics_age_seconds: 30, dry_run: false}\n"
 
 
 class IdleHub(RestHub):
-    """One whose notebooks tell the Manager every ten seconds."""
-
-    def prepare(self) -> None:
-        super().prepare()
-        (self.templates / "jobs" / "notebook.yaml").write_text(json.dumps(NOTEBOOK))
-        with (self.config / "cluster.yaml").open("a") as file:
-            file.write("idle: {metrics_age_seconds: 30, dry_run: false}\n")
-
     def used(self) -> dict[str, Any]:
         """How alice's job is used."""
         jobs = self.ask("admin", "GET", "idle").json()["jobs"]
@@ -42,7 +34,9 @@ class IdleHub(RestHub):
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[IdleHub]:
-    made = IdleHub(tmp_path, extra=SCOPES, settings=("--Manager.cull_every=1",))
+    """Its notebooks tell the Manager every ten seconds."""
+    made = IdleHub(tmp_path, extra=SCOPES, settings=("--Manager.cull_every=1",), policy=POLICY)
+    made.own_templates = {"notebook": NOTEBOOK}
     with running(made):
         made.move_in()
         assert made.start_server("alice", template="notebook").status_code in {201, 202}

@@ -83,7 +83,6 @@ class IngressHub(QuotaHub):
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[IngressHub]:
     with running(IngressHub(tmp_path)) as made:
-        assert isinstance(made, IngressHub)
         made.start_gateway(made.ssh_port, made.home)
         yield made
 

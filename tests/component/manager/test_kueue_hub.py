@@ -10,7 +10,8 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,14 @@ import pytest
 import yaml
 
 from tests.component.manager.crowds import SETTINGS
-from tests.component.manager.quota import TEMPLATE, QuotaHub, running
+from tests.component.manager.quota import OPTIONS, TEMPLATE, QuotaHub, running
 from tests.component.manager.test_queue_hub import Plain, ask
 from tests.e2e.people import wait_for
 from tests.harness.spawner_hub import ROOT, Person
 from tests.kubernetes import kueue, planes
+from tests.kubernetes.kueue import Kueue
 
 pytestmark = pytest.mark.real
-OPTIONS = {**TEMPLATE["options"], "priority": {}, "requeue": {"default": False}, "preemptible": {"default": False}}
 PODS = [{"role": "chief"}, {"role": "worker", "count": 2, "memory": "32Mi"}]  # two pod sets
 SSH = {"name": "ssh", "port": 2222, "protocol": "ssh", "expose": "nodeport"}
 SCHEDULER = "scheduler: {name: kueue, priority_classes: {prod: high}}\nscheduling: {notice_seconds: 60}\n"
@@ -37,27 +38,25 @@ SHORT = re.compile(
 WAITS = re.compile("Kueue has not admitted it yet: ")
 
 
+TEAMS = """
+teams:
+  lenders: {members: [owner], quota: {gpu: %d}}
+  default: {title: Everybody, preempt_within_team: true, quota: {gpu: %d}}
+"""
+TINY = {**TEMPLATE, "options": {**OPTIONS, "priority": {}}}
+SEVERAL = {**TINY, "pods": PODS, "endpoints": [SSH]}
+
+
+@dataclass
 class KueueHub(QuotaHub):
     """With Kueue between the cluster and the Manager."""
 
-    kueue: kueue.Kueue
-    _stops: contextlib.ExitStack
-
-    def prepare(self) -> None:
-        super().prepare()
-        (self.templates / "jobs" / "tiny.yaml").write_text(json.dumps({**TEMPLATE, "options": OPTIONS}))
-        (self.templates / "jobs" / "several.yaml").write_text(
-            json.dumps({**TEMPLATE, "options": OPTIONS, "pods": PODS, "endpoints": [SSH]})
-        )
-        with (self.config / "cluster.yaml").open("a") as file:
-            file.write(SCHEDULER)
-
-    def set_quota(self, gpus: int) -> None:
-        quota = f"quota: {{gpu: {gpus}}}"
-        (self.config / "teams.yaml").write_text(
-            f"teams:\n  lenders: {{members: [owner], {quota}}}\n"
-            f"  default: {{title: Everybody, preempt_within_team: true, {quota}}}\n"
-        )
+    gpus: int = 1
+    teams: str = TEAMS
+    policy: str = SCHEDULER
+    own_templates: Mapping[str, object] = field(default_factory=lambda: {"tiny": TINY, "several": SEVERAL})
+    kueue: Kueue = field(init=False)
+    _stops: contextlib.ExitStack = field(init=False)
 
     def start_cluster(self) -> None:
         super().start_cluster()
@@ -119,8 +118,8 @@ class KueueHub(QuotaHub):
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KueueHub]:
-    with running(KueueHub(tmp_path_factory.mktemp("kueue"), settings=SETTINGS, gpus=1)) as made:
-        yield made  # type: ignore[misc]
+    with running(KueueHub(tmp_path_factory.mktemp("kueue"), settings=SETTINGS)) as made:
+        yield made
 
 
 def told(hub: KueueHub, user: str) -> tuple[str, int, str]:

@@ -78,9 +78,6 @@ IN_VISION = "memberOf: cn=vision,ou=groups,dc=example,dc=org"  # what the overla
 class LdapHub(QuotaHub):
     ldap_port: int = field(default_factory=free_port)
 
-    def set_quota(self, gpus: int) -> None:
-        (self.config / "teams.yaml").write_text(json.dumps({"teams": TEAMS}))
-
     def env(self) -> dict[str, str]:
         return {**super().env(), "JUPYTERHUB_CRYPT_KEY": "5" * 64}
 
@@ -122,8 +119,7 @@ class LdapHub(QuotaHub):
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[LdapHub]:
-    with running(LdapHub(tmp_path)) as made:
-        assert isinstance(made, LdapHub)
+    with running(LdapHub(tmp_path, teams=TEAMS)) as made:
         yield made
 
 

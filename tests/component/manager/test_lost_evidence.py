@@ -102,7 +102,7 @@ async def test_pod_that_one_list_lacked_is_found_again(
         asyncio.get_running_loop().call_later(1, forgotten.set)  # after this the Manager lists the pod again
         await forgotten.wait()
         await harness.cluster.patch(PODS, "jupyter-alice", {"metadata": {"annotations": {"list": "right"}}}, NAMESPACE)
-        await until_observed(harness, leader)
+        await until_observed(leader)
         assert not has_strays(leader)
         assert leader.state(request) is JobState.RUNNING
 
@@ -134,7 +134,7 @@ async def test_charged_stray_that_is_not_in_kubernetes_any_more_holds_nothing(le
         record = JobRecord(job, pods=(PodRef("u", "no-such-pod"),))
         transaction.write(record, EventReason.UNADMITTED_POD)
 
-    await leader.service.store.transact(charge)
+    await leader.transact(charge)
     await until(lambda: not has_strays(leader), "it is released")
 
 
@@ -142,8 +142,9 @@ async def test_while_kubernetes_is_away_jobs_are_held_and_changes_are_observed_a
     harness: ManagerHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stays, goes = wants("alice", gpus=4), wants("bob", gpus=4)
-    with faults.before(tmp_path / "cluster" / "kubeconfig", tmp_path / "proxied") as api:
-        monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
+    proxied = faults.before(tmp_path / "cluster" / "kubeconfig", tmp_path / "proxied")
+    with proxied as api, monkeypatch.context() as patch:
+        patch.setenv("KUBECONFIG", str(api.kubeconfig))
         async with harness.manager() as leader:
             for request in (stays, goes):
                 await leader.run_job(request)

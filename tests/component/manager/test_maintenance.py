@@ -12,9 +12,8 @@ from dlspawner.core.nodes import DRAIN_ANNOTATION
 from dlspawner.manager.cluster import maintenance, termination
 from dlspawner.manager.cluster.maintenance import NodeMaintenance
 from dlspawner.manager.model.notice import NoticeKind
-from tests.component.manager.manager_harness import Leader, ManagerHarness, until, wants
+from tests.component.manager.manager_harness import Leader, ManagerHarness, StoppingHub, until, wants
 from tests.component.manager.portals import Portal
-from tests.component.manager.stopping_hub import StoppingHub
 
 SOON = timedelta(minutes=10)
 

@@ -16,11 +16,9 @@ import requests
 from dlspawner.core.job import JobState
 from dlspawner.manager.db import store
 from dlspawner.manager.model.event_reason import EventReason
-from dlspawner.manager.state import lifecycle
 from tests.component.manager import metrics
 from tests.component.manager.manager_harness import Leader, ManagerHarness, until, wants
-from tests.component.manager.preempt_story import OPTIONS
-from tests.component.manager.quota import TEMPLATE, QuotaHub, running
+from tests.component.manager.quota import OPTIONS, TEMPLATE, QuotaHub, running
 from tests.component.manager.real_hub import RealHub
 from tests.e2e.people import wait_for
 
@@ -32,23 +30,22 @@ def value(leader: Leader, name: str, **labels: str) -> float | None:
     return found
 
 
-async def test_held_and_queued_gpus(harness: ManagerHarness) -> None:
-    async with harness.manager() as leader:
-        await leader.ask(wants("alice", gpus=6))
-        await leader.ask(wants("bob", gpus=8))
-        place = {"team": "default", "gpu_type": "gpu"}
-        assert value(leader, "dlspawner_gpus_held", **place) == 6
-        assert value(leader, "dlspawner_gpus_queued", **place) == 8
-        assert value(leader, "dlspawner_gpus_waiting_approval", **place) == 0
-        assert value(leader, "dlspawner_gpus_quota", **place) == 8
-        assert value(leader, "dlspawner_gpus_capacity", gpu_type="gpu") == 8
-        assert value(leader, "dlspawner_gpus_free", gpu_type="gpu") == 2
-        assert value(leader, "dlspawner_gpus_unusable", gpu_type="gpu", why="fragmented") == 2
-        assert value(leader, "dlspawner_jobs", state="queued") == 1
-        assert value(leader, "dlspawner_leader") == 1
-        async with harness.manager(waits=False) as stands_by:
-            assert value(stands_by, "dlspawner_leader") == 0
-            assert value(stands_by, "dlspawner_gpus_held", **place) is None, "a sum counts nothing twice"
+async def test_held_and_queued_gpus(harness: ManagerHarness, leader: Leader) -> None:
+    await leader.ask(wants("alice", gpus=6))
+    await leader.ask(wants("bob", gpus=8))
+    place = {"team": "default", "gpu_type": "gpu"}
+    assert value(leader, "dlspawner_gpus_held", **place) == 6
+    assert value(leader, "dlspawner_gpus_queued", **place) == 8
+    assert value(leader, "dlspawner_gpus_waiting_approval", **place) == 0
+    assert value(leader, "dlspawner_gpus_quota", **place) == 8
+    assert value(leader, "dlspawner_gpus_capacity", gpu_type="gpu") == 8
+    assert value(leader, "dlspawner_gpus_free", gpu_type="gpu") == 2
+    assert value(leader, "dlspawner_gpus_unusable", gpu_type="gpu", why="fragmented") == 2
+    assert value(leader, "dlspawner_jobs", state="queued") == 1
+    assert value(leader, "dlspawner_leader") == 1
+    async with harness.manager(waits=False) as stands_by:
+        assert value(stands_by, "dlspawner_leader") == 0
+        assert value(stands_by, "dlspawner_gpus_held", **place) is None, "a sum counts nothing twice"
 
 
 async def test_wait_is_from_submit_to_admission(harness: ManagerHarness, leader: Leader) -> None:
@@ -74,19 +71,13 @@ async def test_wait_is_from_submit_to_admission(harness: ManagerHarness, leader:
     [
         (EventReason.PREEMPTED, "dlspawner_preemptions_total", {"team": "default", "gpu_type": "gpu"}),
         (EventReason.IDLE, "dlspawner_culls_total", {"reason": "idle", "gpu_type": "gpu"}),
-        (EventReason.LIFETIME, "dlspawner_culls_total", {"reason": "lifetime", "gpu_type": "gpu"}),
     ],
 )
-async def test_stops_are_counted(
-    harness: ManagerHarness, leader: Leader, reason: EventReason, name: str, labels: dict[str, str]
-) -> None:
-    request = wants(gpus=1)
-    await leader.ask(request)
-    await harness.bind(await harness.make_pod(request))
-    await until(lambda: leader.state(request) is JobState.RUNNING, "it runs")
+async def test_stops_are_counted(leader: Leader, reason: EventReason, name: str, labels: dict[str, str]) -> None:
+    await leader.run_job(request := wants(gpus=1))
     assert value(leader, "dlspawner_gpus_held", team="default", gpu_type="gpu") == 1
     assert value(leader, name, **labels) == 0, "series exist from the beginning"
-    await leader.service.store.transact(lambda transaction: lifecycle.stop(transaction, request.job, reason, "Why."))
+    assert await leader.stop(request.job, reason)
     assert value(leader, name, **labels) == 1
 
 
@@ -126,14 +117,6 @@ VARIABLES = {"team": "default", "gpu_type": "gpu"}
 QUOTA = 7  # of the eight GPUs, so that somebody may ask for more than they ever get
 
 
-class BorrowersHub(QuotaHub):
-    """One whose jobs may be preemptible."""
-
-    def prepare(self) -> None:
-        super().prepare()
-        (self.templates / "jobs" / "tiny.yaml").write_text(json.dumps({**TEMPLATE, "options": OPTIONS}))
-
-
 def expressions() -> list[tuple[str, str]]:
     """Every panel's, as Grafana fills them in for one team and one GPU type: every series needs these labels."""
     files = DASHBOARD, DASHBOARD.with_name("users.json")
@@ -151,8 +134,8 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Prometheus that scrapes a Manager whose jobs ran, borrowed, waited, were refused and ended."""
     state = tmp_path_factory.mktemp("metrics")
     metrics.program("prometheus")
-    hub = BorrowersHub(state, extra=EXTRA, db_url=f"sqlite:///{state / 'manager.sqlite'}", gpus=QUOTA)
-    with running(hub):
+    borrowed = {"tiny": {**TEMPLATE, "options": OPTIONS}}
+    with running(QuotaHub(state, extra=EXTRA, gpus=QUOTA, own_templates=borrowed)) as hub:
         hub.add_users(["alice", "bob", "carol", "dave"])
         for user, options in (("alice", {"gpus": 6}), ("carol", {"gpus": 1, "preemptible": True})):
             assert hub.start_server(user, **options).status_code in {201, 202}

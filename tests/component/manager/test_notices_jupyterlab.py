@@ -42,7 +42,7 @@ class Lab:
     process: subprocess.Popen[bytes]
 
     async def tell(self, kind: NoticeKind = NoticeKind.IDLE, text: str = "Not used.", **more: Any) -> Notice:
-        return await self.served.store.transact(lambda transaction: post(transaction, self.job, kind, text, **more))
+        return await self.served.leader.transact(post, self.job, kind, text, **more)
 
     def open(self) -> list[Notice]:
         return [notice for mine in self.served.store.notices._shown.values() for notice in mine.values()]
@@ -84,12 +84,9 @@ def notebook_server(
 
 
 @pytest.fixture
-async def lab(
-    request: pytest.FixtureRequest, real_hub: RealHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Lab]:
+async def lab(request: pytest.FixtureRequest, real_hub: RealHub, tmp_path: Path) -> AsyncIterator[Lab]:
     """JupyterLab for who looks at it, else the notebook server alone, which starts sooner."""
     program = "jupyterlab" if "page" in request.fixturenames else "jupyter_server"
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
     token = await asyncio.to_thread(real_hub.server_token, "alice", "lab")
     async with (
         harnesses(tmp_path, f"sqlite:///{tmp_path / 'm.sqlite'}") as harness,
@@ -154,7 +151,7 @@ async def test_notice_is_shown_answered_and_withdrawn(lab: Lab, page: Page, monk
 
     await lab.tell(NoticeKind.PREEMPTED, "Team vision needs its GPUs.")
     await expect(toast(page, "Team vision")).to_be_visible()
-    await lab.served.store.transact(lambda transaction: withdraw(transaction, lab.job.id))
+    await lab.served.leader.transact(withdraw, lab.job.id)
     await expect(toast(page, "Team vision")).to_have_count(0)
 
 
@@ -170,7 +167,7 @@ async def test_status_bar_has_the_time_left_and_the_panel_all_of_a_notice(lab: L
     await expect(panel).to_contain_text(f"{long} (at ")
     await expect(panel).to_contain_text("That is in 5 min.")
     await expect(panel.get_by_role("button", name="Keep it running")).to_be_visible()
-    await lab.served.store.transact(lambda transaction: withdraw(transaction, lab.job.id))
+    await lab.served.leader.transact(withdraw, lab.job.id)
     await expect(panel).to_contain_text("There are none.")
     await expect(status).to_be_hidden()
 
@@ -224,7 +221,7 @@ async def test_waiting_for_a_change_is_no_activity(lab: Lab) -> None:
     assert content["last_activity"] == content["started"]
 
 
-def test_extension_does_nothing_outside_of_a_job(tmp_path: Path) -> None:
+def test_extension_does_nothing_outside_of_a_job() -> None:
     code = (
         "import dlspawner_jupyter, logging, types; app = types.SimpleNamespace(log=logging.getLogger());"
         "dlspawner_jupyter._load_jupyter_server_extension(app)"

@@ -22,9 +22,7 @@ async def told(
     served: Served, user: str, server: str = "train", kind: NoticeKind = NoticeKind.IDLE, **more: Any
 ) -> Notice:
     job = job_of(user, server, number=2 + len(user + server) % 5)
-    return await served.store.transact(
-        lambda transaction: post(transaction, job, kind, f"about {user}/{server}", **more)
-    )
+    return await served.leader.transact(post, job, kind, f"about {user}/{server}", **more)
 
 
 WHO: dict[str, Callable[[RealHub], str | None]] = {
@@ -54,9 +52,7 @@ async def test_notices_of_a_token(real_hub: RealHub, served: Served, who: str) -
     mine = await told(served, "alice")
     await told(served, "alice", "second")
     await told(served, "bob")
-    await served.store.transact(
-        lambda transaction: post_to_admins(transaction, NoticeKind.CONFIG_INVALID, "a file is broken")
-    )
+    await served.leader.transact(post_to_admins, NoticeKind.CONFIG_INVALID, "a file is broken")
     status, answer = await served.ask(token, "notices")
     read = ", ".join(one["text"] for one in answer["notices"]) if status == 200 else str(status)
     answered, _ = await served.ask(token, f"notices/{mine.id}/seen", "POST")
@@ -180,22 +176,3 @@ async def test_button_keeps_a_job_or_says_why_not(
     assert (status, "That was long enough." in text, "about alice/second" in text) == (409, True, True)
     status, text = await read(served, token, f"notices/{'0' * 16}/keep", "POST")
     assert (status, "There is no such notice of yours" in text) == (404, True)
-
-
-async def test_invalid_file_is_told_to_administrators(
-    real_hub: RealHub, served: Served, caplog: pytest.LogCaptureFixture
-) -> None:
-    file = served.leader.files.teams
-    good = file.read_text()
-    file.write_text("teams: [")
-    board = served.store.notices
-    await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is not None, "administrators are told")
-    await served.store.transact(lambda _: None)  # and it is on the disk, so that readers are told, too
-    _, text = await read(served, real_hub.token("root-admin"), "keys")
-    assert "teams.yaml has a mistake: the last good version of all files stays in use." in text
-    assert "the files were changed and are not used, the last good version stays:" in caplog.text
-    assert f"{file}:1" in caplog.text
-    assert "cluster.yaml" not in text
-    assert "last good version" not in (await read(served, real_hub.token("alice"), "keys"))[1]
-    file.write_text(good + "\n")
-    await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is None, "it is taken back")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from tests.e2e.people import wait_for
 from tests.harness.spawner_hub import answers, free_port
 
 pytestmark = pytest.mark.slow
-TEAMS = {"default": {"title": "Everybody"}, "vision": {"title": "Vision", "quota": {"gpu": 8}}}
+TEAMS = "teams: {default: {title: Everybody}, vision: {title: Vision, quota: {gpu: 8}}}"
 PROVIDER = """
 c.JupyterHub.bind_url = "http://localhost:{port}/"  # cookies know no ports: another host than the Hub's
 c.JupyterHub.hub_port = {hub_port}
@@ -63,9 +62,6 @@ c.CryptKeeper.keys = ["{key}"]
 class OAuthHub(QuotaHub):
     provider_port: int = field(default_factory=free_port)
 
-    def set_quota(self, gpus: int) -> None:
-        (self.config / "teams.yaml").write_text(json.dumps({"teams": TEAMS}))
-
     def start_hub(self) -> None:
         at = f"http://localhost:{self.provider_port}"
         config = self.state / "provider.py"
@@ -79,8 +75,7 @@ class OAuthHub(QuotaHub):
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[OAuthHub]:
-    with running(OAuthHub(tmp_path)) as made:
-        assert isinstance(made, OAuthHub)
+    with running(OAuthHub(tmp_path, teams=TEAMS)) as made:
         yield made
 
 

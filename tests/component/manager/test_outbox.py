@@ -120,9 +120,7 @@ async def until_sent(leader: Leader) -> None:
 
 async def tell(leader: Leader, job: Job, text: str, cause: str = "j-1") -> None:
     when = leader.service.store.now() + timedelta(minutes=5)
-    await leader.service.store.transact(
-        lambda transaction: post(transaction, job, NoticeKind.PREEMPTED, text, cause=cause, until=when)
-    )
+    await leader.transact(post, job, NoticeKind.PREEMPTED, text, cause=cause, until=when)
 
 
 async def test_person_is_told_once_at_every_place_over_restarts(

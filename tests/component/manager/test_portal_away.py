@@ -134,9 +134,7 @@ async def test_times_in_sentences_are_those_of_the_readers_time_zone(portal: Por
     request = await portal.runs(wants("alice"))
     job, at = portal.served.store.records[request.job].job, portal.harness.clock() + timedelta(minutes=30)
     text = "A node is closed {when}."
-    await portal.served.store.transact(
-        lambda transaction: post(transaction, job, NoticeKind.QUOTA_LOWERED, text, until=at)
-    )
+    await portal.served.leader.transact(post, job, NoticeKind.QUOTA_LOWERED, text, until=at)
     assert f"A node is closed at {at:%H:%M} UTC, in" in (await portal.read("alice")).text
     async with browsing(portal, "alice", timezone_id="Asia/Kolkata", locale="en-GB") as page:
         await page.goto(f"{portal.real_hub.jobs}/")

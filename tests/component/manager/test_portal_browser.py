@@ -24,7 +24,6 @@ from dlspawner.core.job import JobState
 from dlspawner.manager import server
 from dlspawner.manager.db import logs
 from dlspawner.manager.http.portal import base
-from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.log_mark import LogMark
 from dlspawner.manager.model.notice import NoticeKind
 from dlspawner.manager.state.job_store import JobStore
@@ -35,7 +34,7 @@ from tests.component.manager.portals import TEAMS, Portal, browsing, portals
 from tests.component.manager.real_hub import RealHub
 from tests.component.manager.test_advice import put_advice
 from tests.component.manager.test_history_page import fill
-from tests.component.manager.test_portal_jobs import offer_ports
+from tests.component.manager.test_portal_jobs import SSH_AND_BOARD
 from tests.harness.accessible import (
     DRAWN,
     JAVASCRIPT,
@@ -172,18 +171,13 @@ def prometheus_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-async def filled(
-    real_hub: RealHub, prometheus_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Filled]:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
+async def filled(real_hub: RealHub, prometheus_url: str, tmp_path: Path) -> AsyncIterator[Filled]:
     async with portals(real_hub, tmp_path, MANY_TEAMS) as portal:
         object.__setattr__(portal.served.manager, "ssh_target", read_target("gate.example:2222"))
-        offer_ports(portal)
+        portal.offers(endpoints=SSH_AND_BOARD)
         await waits_in_every_state(portal)
-        names = {"user": "root-admin", "server": "train", "team": "default"}
-        more = {"ssh-host-key": "ssh-ed25519 x", "log-dir": "/home/root-admin/runs"}
-        annotations = {f"dlspawner.dev/{name}": value for name, value in {**names, **more}.items()}
-        runs = await portal.runs(wants("root-admin", gpus=5, server="train"), annotations=annotations)
+        told = {"ssh_host_key": "ssh-ed25519 x", "log_dir": "/home/root-admin/runs"}
+        runs = await portal.runs(wants("root-admin", gpus=5, server="train"), **told)
         await portal.runs(wants("alice", gpus=1, server="lent", preemptible=True))
         for user, server in (("alice", "big"), ("root-admin", "mine")):
             portal.knows(user, server)
@@ -196,12 +190,12 @@ async def filled(
         await until(lambda: "gpu-2" in store.nodes, "the node is seen")
         store.put_node(replace(store.nodes["gpu-2"], cordoned=True))
         job = store.records[runs.job].job
-        await store.transact(lambda transaction: post(transaction, job, NoticeKind.IDLE, "It is unused.", keep=True))
+        await portal.served.leader.transact(post, job, NoticeKind.IDLE, "It is unused.", keep=True)
         portal.hub.groups = {"default": frozenset({"alice", "bob"})}
         await fill(portal)
         await portal.served.leader.repository._database.write(put_advice)
         await prints(portal, ended.job)
-        await began_earlier(store, runs.job)
+        await portal.began_earlier(runs)
         portal.served.leader.prometheus = PrometheusClient(prometheus_url) if prometheus_url else None
         yield Filled(portal, runs.job, ended.job, bool(prometheus_url))
         if portal.served.leader.prometheus is not None:
@@ -237,14 +231,6 @@ async def prints(portal: Portal, job: str) -> None:
     key = ("a-uid", "notebook", 1)
     reading = logs.LogReading(job, "a-pod", key, LogMark(), datetime.now(UTC), lost=True, whole=True, parts=parts)
     await portal.served.manager.database.write(lambda connection: logs.write(connection, [reading], 2**20))
-
-
-async def began_earlier(store: JobStore, job: str) -> None:
-    """The job has been running for half an hour, as far as anybody knows."""
-    started = datetime.now(UTC) - timedelta(minutes=30)
-    known = store.records[job]
-    earlier = replace(known, job=replace(known.job, started=started))
-    await store.transact(lambda transaction: transaction.write(earlier, EventReason.QUEUED))
 
 
 async def wrong(page: Page) -> list[str]:
@@ -295,7 +281,6 @@ async def test_every_page_is_accessible_and_fits(filled: Filled, view: str) -> N
 async def test_empty_pages_and_error_pages_are_accessible(
     user: str, view: dict[str, Any], real_hub: RealHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
     PICTURES.mkdir(parents=True, exist_ok=True)
     monkeypatch.setattr(base, "_AGAIN_SECONDS", "600")  # not while it is being looked at
     problems, job = list[str](), f"j-{'a' * 12}"

@@ -1,4 +1,4 @@
-"""Server-sent events, and pages that follow them."""
+"""Server-sent events; pages that follow them are in test_portal_keyboard.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-from playwright.async_api import expect
 
 from dlspawner.core.job import JobState
 from dlspawner.manager.model.access import Viewer
@@ -20,7 +19,7 @@ from dlspawner.manager.model.records import JobEvent, JobRecord
 from dlspawner.manager.state import event_bus
 from dlspawner.manager.state.event_bus import EventBus, Listener, ListenerShare
 from tests.component.manager.manager_harness import until, wants
-from tests.component.manager.portals import Portal, browsing
+from tests.component.manager.portals import Portal
 from tests.component.manager.test_portal_views import NOW, job
 
 
@@ -129,27 +128,3 @@ async def test_slow_reader_gets_the_latest_of_each_job_and_that_there_are_more()
     (news,) = await handed_on(bus, listener)
     jobs = {one["id"]: (one["user"], one["reason"]) for one in news["jobs"]}
     assert (len(jobs), jobs["j-2"], "j-77" in jobs, news["more"]) == (50, ("vera", "scheduled"), False, True)
-
-
-@pytest.mark.slow
-@pytest.mark.browser
-async def test_open_page_follows_and_announces_changes(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlspawner.manager.http.portal.base.EVERY_SECONDS", 3600)  # it does not poll
-    await portal.runs(wants("holder", gpus=8, server="all"))
-    async with browsing(portal, "alice") as page:
-        async with page.expect_response("**/api/events", timeout=90_000):
-            await page.goto(f"{portal.real_hub.jobs}/")
-        await expect(page.get_by_text("No jobs yet.")).to_be_visible()
-        request = await portal.waits(wants("alice", server="train"))
-        portal.knows("alice", "train")
-        await expect(page.get_by_text("Number 1 in the queue.")).to_be_visible()
-        await expect(page.locator("#said")).to_have_text("train: queued, number 1")
-        await page.get_by_role("button", name="Cancel: train").focus()
-        second = await portal.waits(wants("alice", server="later"))
-        portal.knows("alice", "later")
-        await expect(page.get_by_role("button", name="Cancel: later")).to_be_visible()
-        await expect(page.get_by_role("button", name="Cancel: train")).to_be_focused()
-        await page.keyboard.press("Enter")
-        await expect(page.get_by_role("status").first).to_contain_text("train has ended")
-        assert request.job not in portal.served.store.records
-        assert second.job in portal.served.store.records

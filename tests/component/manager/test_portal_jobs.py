@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
@@ -96,7 +95,7 @@ async def test_an_end_has_one_reason_on_every_page_and_for_the_hub_whichever_see
         await portal.harness.cluster.patch(PODS, name, {"status": status}, NAMESPACE, subresource="status")
     if deleted:
         await portal.harness.delete(pod)
-    await until_observed(portal.harness, portal.served.leader)
+    await until_observed(portal.served.leader)
     if first == "Manager":
         await hub_sees()
     await portal.harness.delete(pod, grace=0)
@@ -176,18 +175,8 @@ async def happens(portal: Portal, pod: dict[str, Any], reason: str, message: str
     await portal.harness.cluster.create(EVENTS, event, NAMESPACE)
 
 
-def offer_tensorboards(portal: Portal) -> None:
-    leader = portal.served.leader
-    tensorboard = replace(leader.settings.templates[0], name="tensorboard")
-    leader.settings = replace(leader.settings, templates=(*leader.settings.templates, tensorboard))
-
-
-def offer_ports(portal: Portal) -> None:
-    """The template offers SSH and a page."""
-    leader = portal.served.leader
-    endpoints = (Endpoint("ssh", 2222, EndpointProtocol.SSH), Endpoint("board", 6006, EndpointProtocol.HTTP))
-    tiny, *others = leader.settings.templates
-    leader.settings = replace(leader.settings, templates=(replace(tiny, endpoints=endpoints), *others))
+SSH = Endpoint("ssh", 2222, EndpointProtocol.SSH)
+SSH_AND_BOARD = (SSH, Endpoint("board", 6006, EndpointProtocol.HTTP))
 
 
 async def test_link_cannot_claim_that_a_job_was_stopped(portal: Portal) -> None:
@@ -270,9 +259,8 @@ async def test_job_without_known_options_does_not_start_again(portal: Portal) ->
 
 
 async def test_tensorboard_starts_once_with_the_logs_of_the_job(portal: Portal) -> None:
-    offer_tensorboards(portal)
-    annotations = {"dlspawner.dev/user": "alice", "dlspawner.dev/server": "train", "dlspawner.dev/team": "default"}
-    await portal.runs(wants("alice", server="train"), annotations={**annotations, "dlspawner.dev/log-dir": "/runs"})
+    portal.offers("tensorboard")
+    await portal.runs(wants("alice", server="train"), log_dir="/runs")
     assert "TensorBoard" in (await portal.read("alice")).text
     answer = await portal.read("alice", "tensorboard", "POST", {"server": "train"})
     assert (answer.status, answer.location) == (303, "/hub/spawn-pending/alice/train-tb")
@@ -309,12 +297,10 @@ async def test_list_of_own_jobs(portal: Portal) -> None:
 @pytest.mark.parametrize("has_ssh", [True, False], ids=["with SSH", "without"])
 async def test_list_and_page_of_a_job_have_the_same_links(portal: Portal, has_ssh: bool) -> None:
     object.__setattr__(portal.served.manager, "ssh_target", read_target("gate:2222"))
-    offer_tensorboards(portal)
-    offer_ports(portal)
-    request = wants("alice", server="train")
-    annotations = {"user": "alice", "server": "train", "team": "default", "log-dir": "logs"}
-    annotations |= {"ssh-host-key": "ssh-ed25519 x"} if has_ssh else {}
-    await portal.runs(request, annotations={f"dlspawner.dev/{name}": value for name, value in annotations.items()})
+    portal.offers("tensorboard")
+    portal.offers(endpoints=SSH_AND_BOARD)
+    key = {"ssh_host_key": "ssh-ed25519 x"} if has_ssh else {}
+    request = await portal.runs(wants("alice", server="train"), log_dir="logs", **key)
     ssh = ('data-copy="ssh -p 2222 alice+train@gate"', 'href="vscode://vscode-remote/ssh-remote+train.dl')
     command = "ssh -p 2222 -L 6006:localhost:6006 alice+train@gate"
     forward = f"board, http: at http://localhost:6006/ on your machine, while this runs there {command} Copy"
@@ -420,10 +406,7 @@ async def test_start_leads_to_the_job_or_a_reason(
 
 async def test_card_of_a_notebook_has_a_terminal_and_shows_how_busy_its_gpus_are(portal: Portal) -> None:
     leader = portal.served.leader
-    template = leader.settings.templates[0]
-    ssh = Endpoint("ssh", 2222, EndpointProtocol.SSH)
-    notebook = replace(template, command=("jupyterhub-singleuser",), endpoints=(ssh,))
-    leader.settings = replace(leader.settings, templates=(notebook,))
+    portal.offers(command=("jupyterhub-singleuser",), endpoints=(SSH,))
     request = await portal.runs(wants("alice", server="train"))
     page = await portal.read("alice")
     assert re.search(r'href="\S*/user/alice/train/lab\?terminal" aria-label="Terminal: train"', page.body)

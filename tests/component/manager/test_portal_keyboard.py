@@ -50,9 +50,7 @@ async def opened(page: Page, portal: Portal, path: str) -> None:
 
 
 async def runs(portal: Portal, user: str, server: str, gpus: int = 1) -> str:
-    names = {"user": user, "server": server, "team": "default", "ssh-host-key": "ssh-ed25519 x"}
-    annotations = {f"dlspawner.dev/{name}": value for name, value in names.items()}
-    return (await portal.runs(wants(user, gpus=gpus, server=server), annotations=annotations)).job
+    return (await portal.runs(wants(user, gpus=gpus, server=server), ssh_host_key="ssh-ed25519 x")).job
 
 
 async def test_command_is_copied_and_job_stopped_by_keyboard(portal: Portal) -> None:
@@ -134,11 +132,15 @@ async def test_many_changes_are_few_announcements(portal: Portal) -> None:
         await opened(page, portal, "")
         await page.evaluate(SAYS)
         assert await page.locator("#said").get_attribute("aria-live") == "polite"
+        await portal.waits(wants("alice", server="train"))
+        portal.knows("alice", "train")
+        await expect(page.locator("#said")).to_have_text("train: queued, number 1")
+        await expect(page.get_by_text("Number 1 in the queue.")).to_be_visible()
         names = [f"job-{number}" for number in range(12)]
         await asyncio.gather(*(portal.waits(wants("alice", server=name)) for name in names))  # however busy, together
         await expect(page.get_by_text("job-11").first).to_be_visible()
         await page.wait_for_function("window.words.join().includes('more changes')")
-        assert len(await page.evaluate("window.words")) <= 6
+        assert len(await page.evaluate("window.words")) <= 7
 
 
 @pytest.mark.parametrize("path", ["", "queue", "cluster", "jobs/{job}", "wait/alice/train"])

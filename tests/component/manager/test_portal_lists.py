@@ -25,6 +25,7 @@ from dlspawner.manager.http.portal.lists import OTHERWISE, REASONS, queued_rows
 from dlspawner.manager.model.access import Viewer
 from tests.component.manager.manager_harness import until, wants
 from tests.component.manager.portals import Portal
+from tests.component.manager.test_portal_jobs import ended
 from tests.component.manager.test_portal_views import NOW, JobState, job
 from tests.component.manager.test_portal_views import cluster_state as cluster_state_of
 
@@ -137,9 +138,9 @@ async def test_refusal_of_a_restart_is_the_same_by_page_and_rest(portal: Portal)
     assert await refused() == BLOCKED.format(user="alice")
     assert "Start again" not in (await portal.read("root-admin", f"jobs/{job}")).text
     portal.served.leader.settings = settings
-    portal.hub.starts = lambda *_: fails(HubRejected(403, "Your auth has expired. Login required."))
+    portal.hub.refuses(HubRejected(403, "Your auth has expired. Login required."))
     assert await refused() == LOG_IN.format(user="alice")
-    portal.hub.starts = lambda *_: fails(HubUnavailable("The Hub does not answer."))
+    portal.hub.refuses(HubUnavailable("The Hub does not answer."))
     assert await refused() == "The Hub does not answer."
     later = await portal.waits(wants("alice", gpus=1, server="train"))
     assert "Start again" not in (await portal.read("alice", f"jobs/{job}")).text, "another job came since"
@@ -150,15 +151,7 @@ async def test_refusal_of_a_restart_is_the_same_by_page_and_rest(portal: Portal)
 async def ended_of_alice(portal: Portal) -> str:
     """An ended job of a server whose options the Hub has kept; no GPU is free."""
     await portal.runs(wants("holder", gpus=8))
-    request = await portal.waits(wants("alice", gpus=1, server="train"))
-    await portal.read("alice", f"jobs/{request.job}/stop", "POST")
-    portal.hub.kept["alice", "train"] = {"template": "tiny", "gpus": 1}
-    portal.knows("alice", "train")
-    return request.job
-
-
-async def fails(problem: Exception) -> None:
-    raise problem
+    return (await ended(portal, 1)).job
 
 
 async def test_long_list_has_pages(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,10 +177,7 @@ async def test_long_list_has_pages(portal: Portal, monkeypatch: pytest.MonkeyPat
 async def test_list_of_all_jobs_has_title_and_filters_of_its_viewer(
     portal: Portal, user: str, title: str, by_person: bool, teams: set[str]
 ) -> None:
-    leader = portal.served.leader
-    (tiny,) = leader.settings.templates
-    secret = replace(tiny, name="secret", title="Of another team", who=("language",))
-    leader.settings = replace(leader.settings, templates=(tiny, secret))
+    portal.offers("secret", title="Of another team", who=("language",))
     page = await portal.read(user, "all")
     assert ("Of another team" in page.body) == (user == "root-admin")
     assert page.text.startswith(title)

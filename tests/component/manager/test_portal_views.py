@@ -289,3 +289,10 @@ def test_bars_match_the_sentence(
 ) -> None:
     found = QuotaShare("vision", "Vision", "a100", "A100", quota, guaranteed, borrowed)
     assert (found.sentence, found.bars) == (sentence, bars)
+
+
+@pytest.mark.parametrize("reason", EventReason)
+def test_reason_has_texts_for_user_and_operator(reason: EventReason) -> None:
+    assert reason.user_text
+    assert reason.operator_text
+    assert len(reason.value) <= 40, "as the table's column"

@@ -22,15 +22,14 @@ from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.notice import Notice, NoticeKind
 from dlspawner.manager.model.records import JobRecord
 from dlspawner.manager.state.job_store import Transaction
-from tests.component.manager.manager_harness import Leader, ManagerHarness, until, wants
-from tests.component.manager.stopping_hub import StoppingHub
+from tests.component.manager.manager_harness import Leader, ManagerHarness, StoppingHub, until, wants
 
 TEAMS = "teams: {owners: {title: Owners, quota: {gpu: %d}}, others: {title: Others, quota: {gpu: %d}}}\n"
 NOTICE = timedelta(seconds=61)
 DEMOTED, WARNED, SPARED = NoticeKind.QUOTA_LOWERED, NoticeKind.PREEMPTED, NoticeKind.PREEMPTION_CANCELLED
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def hub(harness: ManagerHarness, monkeypatch: pytest.MonkeyPatch) -> StoppingHub:
     """The Hub of a cluster where all GPUs belong to the team *owners*."""
     monkeypatch.setattr(termination, "_AGAIN_SECONDS", 0.1)
@@ -55,7 +54,7 @@ def borrows(user: str = "bob", gpus: int = 8, **more: object) -> AdmissionReques
     return wants(user, gpus=gpus, **{"team": "others", "preemptible": True, **more})
 
 
-async def run_borrower(harness: ManagerHarness, leader: Leader, **more: object) -> AdmissionRequest:
+async def run_borrower(leader: Leader, **more: object) -> AdmissionRequest:
     await leader.run_job(request := borrows(**more))  # type: ignore[arg-type]
     return request
 
@@ -103,7 +102,7 @@ async def demote(harness: ManagerHarness, leader: Leader, request: AdmissionRequ
 async def test_notice_and_reservation_come_together_before_any_stop(
     harness: ManagerHarness, hub: StoppingHub, leader: Leader
 ) -> None:
-    victim = await run_borrower(harness, leader)
+    victim = await run_borrower(leader)
     owner = await queue_owner(leader)
     until_when, waits = leader.record(victim).job.notice, leader.record(owner)
     assert until_when is not None
@@ -120,7 +119,7 @@ async def test_notice_and_reservation_come_together_before_any_stop(
 
 async def test_notice_stop_and_requeue_happen_once_across_managers(harness: ManagerHarness, hub: StoppingHub) -> None:
     async with harness.manager() as leader:
-        victim = await run_borrower(harness, leader, requeue=True)
+        victim = await run_borrower(leader, requeue=True)
         submitted = leader.record(victim).job.submitted
         owner = await queue_owner(leader)
     async with harness.manager() as leader:
@@ -142,9 +141,7 @@ async def test_notice_stop_and_requeue_happen_once_across_managers(harness: Mana
         assert (await leader.reasons(owner)) == ["queued", "nodes-reserved", "scheduled"]
 
 
-async def test_victim_that_takes_long_to_start_runs_for_the_minimum_time(
-    harness: ManagerHarness, hub: StoppingHub
-) -> None:
+async def test_victim_that_takes_long_to_start_runs_for_the_minimum_time(harness: ManagerHarness) -> None:
     configure(harness.folder, min_run=600)
     async with harness.manager() as leader:
         victim = borrows()
@@ -168,34 +165,31 @@ async def test_victim_that_takes_long_to_start_runs_for_the_minimum_time(
 
 
 async def test_victim_goes_on_and_is_told_when_its_node_cannot_be_had_any_more(
-    harness: ManagerHarness, hub: StoppingHub
+    harness: ManagerHarness, hub: StoppingHub, leader: Leader
 ) -> None:
-    async with harness.manager() as leader:
-        victim, owner = await run_borrower(harness, leader), await queue_owner(leader)
-        await harness.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": True}})
-        await until(lambda: kinds(leader) == [SPARED], "it is told")
-        harness.clock.moved += NOTICE
-        assert (await leader.reasons(victim))[-2:] == ["preemption-notice", "preemption-cancelled"]
-        assert (await leader.reasons(owner))[-1] == "reservation-lost"
-        assert leader.state(victim) is JobState.RUNNING
+    victim, owner = await run_borrower(leader), await queue_owner(leader)
+    await harness.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": True}})
+    await until(lambda: kinds(leader) == [SPARED], "it is told")
+    harness.clock.moved += NOTICE
+    assert (await leader.reasons(victim))[-2:] == ["preemption-notice", "preemption-cancelled"]
+    assert (await leader.reasons(owner))[-1] == "reservation-lost"
+    assert leader.state(victim) is JobState.RUNNING
     assert hub.asked == []
 
 
 async def test_job_that_the_hub_has_refused_gets_no_other_victims(
     harness: ManagerHarness, hub: StoppingHub, leader: Leader
 ) -> None:
-    victim, owner = await run_borrower(harness, leader), await queue_owner(leader)
+    victim, owner = await run_borrower(leader), await queue_owner(leader)
 
-    async def refuses(_user: str, _server: str) -> None:
-        raise HubRejected(400, "The image is not allowed.")
-
-    hub.servers, hub.starts = {("alice", ""), ("bob", ""), ("carol", "")}, refuses
+    hub.servers = {("alice", ""), ("bob", ""), ("carol", "")}
+    hub.refuses(HubRejected(400, "The image is not allowed."))
     harness.clock.moved += NOTICE
     await leader.until_state(victim, JobState.ENDED)
     harness.clock.moved += timedelta(seconds=10)
     await until(lambda: len(hub.started) >= 2, "the Hub has refused the start twice")
     await leader.until_state(owner, JobState.QUEUED)
-    second = await run_borrower(harness, leader, user="carol")
+    second = await run_borrower(leader, user="carol")
     for _ in range(3):
         harness.clock.moved += timedelta(minutes=2)
         await asyncio.sleep(0.3)
@@ -232,11 +226,11 @@ async def test_lowered_quota_demotes_the_newest_job_which_goes_on(
     ],
 )
 async def test_demoted_job_that_is_preempted_has_the_reason_in_notices_and_sentence(
-    harness: ManagerHarness, hub: StoppingHub, teams: str, why: str
+    harness: ManagerHarness, teams: str, why: str
 ) -> None:
     set_quotas(harness, owners=0, others=8)
     async with harness.manager() as leader:
-        request = await run_borrower(harness, leader, preemptible=False)
+        request = await run_borrower(leader, preemptible=False)
         (harness.folder / "teams.yaml").write_text(teams)
         await until(lambda: kinds(leader) == [DEMOTED], "bob is told")
         text = pending(leader, request, DEMOTED).text
@@ -249,10 +243,8 @@ async def test_demoted_job_that_is_preempted_has_the_reason_in_notices_and_sente
         assert f"preemptible since your {why}" in (await leader.stop_of(request)).message
 
 
-async def test_quota_that_is_raised_again_in_time_changes_nothing(
-    harness: ManagerHarness, hub: StoppingHub, leader: Leader
-) -> None:
-    request = await run_borrower(harness, leader, team="owners", preemptible=False)
+async def test_quota_that_is_raised_again_in_time_changes_nothing(harness: ManagerHarness, leader: Leader) -> None:
+    request = await run_borrower(leader, team="owners", preemptible=False)
     set_quotas(harness, owners=4, others=0)
     await until(lambda: kinds(leader) == [DEMOTED], "bob is told")
     set_quotas(harness, owners=8, others=0)
@@ -262,11 +254,9 @@ async def test_quota_that_is_raised_again_in_time_changes_nothing(
     assert not leader.record(request).job.preemptible
 
 
-async def test_demoted_job_is_guaranteed_again_when_the_quota_is_raised(
-    harness: ManagerHarness, hub: StoppingHub
-) -> None:
+async def test_demoted_job_is_guaranteed_again_when_the_quota_is_raised(harness: ManagerHarness) -> None:
     async with harness.manager() as leader:
-        request = await run_borrower(harness, leader, team="owners", preemptible=False)
+        request = await run_borrower(leader, team="owners", preemptible=False)
         set_quotas(harness, owners=4, others=0)
         await demote(harness, leader, request)
         notice = pending(leader, request, DEMOTED)
@@ -279,21 +269,21 @@ async def test_demoted_job_is_guaranteed_again_when_the_quota_is_raised(
         assert (await leader.reasons(request))[-3:] == ["quota-lowered", "turned-preemptible", "guaranteed-again"]
 
 
-async def test_first_quota_makes_no_running_job_preemptible(harness: ManagerHarness, hub: StoppingHub) -> None:
+async def test_first_quota_makes_no_running_job_preemptible(harness: ManagerHarness) -> None:
     """Neither one that the Hub made without asking, nor one that was admitted when there were only caps."""
     (harness.folder / "teams.yaml").write_text("teams: {others: {user_caps: {hard: 8}}}")
     adopted = borrows("ann", 4, preemptible=False)
     await harness.bind(await harness.make_pod(adopted))
     async with harness.manager() as leader:
-        capped = await run_borrower(harness, leader, gpus=4, preemptible=False)
+        capped = await run_borrower(leader, gpus=4, preemptible=False)
         await until(lambda: leader.state(adopted) is JobState.RUNNING, "it is adopted")
         set_quotas(harness, owners=8, others=0)
         await until(lambda: leader.service.store.cluster_state.teams.has_quota, "the files are read")
     async with harness.manager() as leader:
         owner = await queue_owner(leader)
         for _ in range(3):
-            await leader.service.store.transact(preemption.reconcile_preemptions)
-            await leader.service.store.transact(schedule_once)
+            await leader.transact(preemption.reconcile_preemptions)
+            await leader.transact(schedule_once)
             for request in (adopted, capped):
                 job = leader.record(request).job
                 assert (job.preemptible, job.notice, job.state) == (False, None, JobState.RUNNING)
@@ -306,12 +296,12 @@ async def test_first_quota_makes_no_running_job_preemptible(harness: ManagerHarn
 # Reasons for a notice although GPUs are idle
 
 
-async def test_victim_reads_that_idle_gpus_are_kept_for_other_teams(harness: ManagerHarness, hub: StoppingHub) -> None:
+async def test_victim_reads_that_idle_gpus_are_kept_for_other_teams(harness: ManagerHarness) -> None:
     await harness.make_node("gpu-2")
     quotas = "teams: {owners: {quota: {gpu: 8}}, third: {quota: {gpu: 8}}, others: {quota: {gpu: 0}}}"
     (harness.folder / "teams.yaml").write_text(quotas)
     async with harness.manager() as leader:
-        victim = await run_borrower(harness, leader)
+        victim = await run_borrower(leader)
         assert leader.record(victim).job.nodes == ("gpu-1",), "the share of the owners"
         await queue_owner(leader)
         assert "Idle GPUs elsewhere are kept for other teams" in pending(leader, victim, WARNED).text

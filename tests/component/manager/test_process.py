@@ -1,4 +1,7 @@
-"""The Manager as a process: it starts without a Hub, says what is wrong in a sentence, and stops cleanly."""
+"""The Manager as a process: it starts without a Hub, says what is wrong in a sentence, and stops cleanly.
+
+With a cluster one Manager answers, and another one stands by.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,17 +17,23 @@ import requests
 
 from dlspawner.core.link import derive_hub_token
 from dlspawner.manager.app import Manager
-from tests.component.manager.real_hub import manager_environment, process, wait_for
+from tests.component.manager.manager_harness import wants
+from tests.component.manager.quota import QuotaHub
+from tests.component.manager.real_hub import manager_environment, process
+from tests.e2e.people import answers, wait_for
 from tests.harness.ports import free_port
 
 COMMAND = [sys.executable, "-W", "error", "-m", "dlspawner.manager"]
 NO_HUB = "http://127.0.0.1:9/hub/api"
 
 
-def run(port: int, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Start a Manager that is expected to end at once."""
+def failure(port: int, *arguments: str, **environment: str) -> str:
+    """The words of a Manager that ends at once, without a traceback."""
     env = {**manager_environment(f"http://127.0.0.1:{port}", NO_HUB, "secret-token"), **environment}
-    return subprocess.run([*COMMAND, *arguments], env=env, capture_output=True, text=True, timeout=60, check=False)
+    command = [*COMMAND, *arguments]
+    ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, "Traceback" in ended.stderr) == (1, False), ended.stderr
+    return ended.stderr
 
 
 def test_without_a_hub_it_answers_and_stops_cleanly(tmp_path: Path, db_url: str) -> None:
@@ -31,7 +41,8 @@ def test_without_a_hub_it_answers_and_stops_cleanly(tmp_path: Path, db_url: str)
     env = manager_environment(f"http://127.0.0.1:{port}", NO_HUB, "secret-token")
     base, log = f"http://127.0.0.1:{port}/services/jobs", tmp_path / "log"
     with process([*COMMAND, f"--db-url={db_url}"], log, env=env) as manager:
-        wait_for(lambda: requests.get(f"{base}/health", timeout=5).json() == {"status": "ok"})
+        wait_for(lambda: answers(f"{base}/health"), "it answers")
+        assert requests.get(f"{base}/health", timeout=5).json() == {"status": "ok"}
         # What the Hub asks at its own start must not fail, or it waits half a minute.
         assert requests.get(f"{base}/", allow_redirects=False, timeout=5).status_code == 302
         asked = requests.get(f"{base}/api/keys", headers={"Authorization": "token x"}, timeout=15)
@@ -58,7 +69,7 @@ def test_a_request_that_is_being_answered_is_not_cut_off_by_a_stop(tmp_path: Pat
         env = manager_environment(f"http://127.0.0.1:{port}", api, "secret-token")
         database = f"--db-url=sqlite:///{tmp_path / 'm.sqlite'}"
         with process([*COMMAND, database], tmp_path / "log", env=env) as manager:
-            wait_for(lambda: requests.get(f"http://127.0.0.1:{port}/services/jobs/health", timeout=5).ok)
+            wait_for(lambda: answers(f"http://127.0.0.1:{port}/services/jobs/health"), "it answers")
             with socket.create_connection(("127.0.0.1", port)) as client:
                 client.sendall(b"GET /services/jobs/api/keys HTTP/1.0\r\nAuthorization: token x\r\n\r\n")
                 connection, _ = slow_hub.accept()  # the Manager now waits for the Hub
@@ -74,38 +85,31 @@ def test_a_request_that_is_being_answered_is_not_cut_off_by_a_stop(tmp_path: Pat
 def test_a_port_that_is_taken_is_a_sentence_with_port_and_setting(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        ended = run(port, f"--db-url=sqlite:///{tmp_path / 'm.sqlite'}")
-    assert ended.returncode == 1
-    assert f"Port {port} on 127.0.0.1 is used by another program" in ended.stderr
-    assert "JUPYTERHUB_SERVICE_URL" in ended.stderr
-    assert "Traceback" not in ended.stderr
+        said = failure(port, f"--db-url=sqlite:///{tmp_path / 'm.sqlite'}")
+    assert f"Port {port} on 127.0.0.1 is used by another program" in said
+    assert "JUPYTERHUB_SERVICE_URL" in said
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "environment", "sentence"),
+    ("environment", "sentence"),
     [
-        ([], {"DLSPAWNER_MANAGER_DB_URL": "postgresql+psycopg://u:hidden@127.0.0.1:9/x"}, "Manager.db_url"),
-        ([], {"JUPYTERHUB_API_URL": "", "JUPYTERHUB_API_TOKEN": ""}, "JUPYTERHUB_API_URL, JUPYTERHUB_API_TOKEN"),
-        ([], {"JUPYTERHUB_SERVICE_URL": "http://127.0.0.1"}, "names no port"),
+        ({"DLSPAWNER_MANAGER_DB_URL": "postgresql+psycopg://u:hidden@127.0.0.1:9/x"}, "Manager.db_url"),
+        ({"JUPYTERHUB_API_URL": "", "JUPYTERHUB_API_TOKEN": ""}, "JUPYTERHUB_API_URL, JUPYTERHUB_API_TOKEN"),
+        ({"JUPYTERHUB_SERVICE_URL": "http://127.0.0.1"}, "names no port"),
     ],
 )
-def test_fault_at_the_start_is_a_sentence(
-    tmp_path: Path, arguments: list[str], environment: dict[str, str], sentence: str
-) -> None:
+def test_fault_at_the_start_is_a_sentence(tmp_path: Path, environment: dict[str, str], sentence: str) -> None:
     url = {"DLSPAWNER_MANAGER_DB_URL": f"sqlite:///{tmp_path / 'm.sqlite'}", **environment}
-    ended = run(free_port(), *arguments, **url)
-    assert ended.returncode == 1
-    assert sentence in ended.stderr
-    assert "hidden" not in ended.stderr
-    assert "Traceback" not in ended.stderr
+    said = failure(free_port(), **url)
+    assert sentence in said
+    assert "hidden" not in said
 
 
 def test_missing_templates_are_named_at_the_start(tmp_path: Path) -> None:
-    ended = run(free_port(), f"--db-url=sqlite:///{tmp_path / 'm.sqlite'}", f"--Manager.template_paths={tmp_path}")
-    assert ended.returncode == 1
-    assert "The template my_jobs.html is not in" in ended.stderr
-    assert "Manager.template_paths" in ended.stderr
+    said = failure(free_port(), f"--db-url=sqlite:///{tmp_path / 'm.sqlite'}", f"--Manager.template_paths={tmp_path}")
+    assert "The template my_jobs.html is not in" in said
+    assert "Manager.template_paths" in said
 
 
 def test_every_setting_explains_itself() -> None:
@@ -124,18 +128,70 @@ def test_every_setting_explains_itself() -> None:
     ids=["of a part", "of what the Hub has made", "another dash", "no number"],
 )
 def test_misspelled_setting_is_a_sentence_and_nothing_begins(setting: str, said: str, tmp_path: Path) -> None:
-    done = run(free_port(), setting, DLSPAWNER_MANAGER_DB_URL=f"sqlite:///{tmp_path / 'm.sqlite'}")
-    assert done.returncode == 1
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "s3cret" not in done.stderr
+    words = failure(free_port(), setting, DLSPAWNER_MANAGER_DB_URL=f"sqlite:///{tmp_path / 'm.sqlite'}")
+    assert said in words
+    assert "s3cret" not in words
     assert list(tmp_path.iterdir()) == []
 
 
 def test_settings_of_every_part_and_of_its_ancestors_are_taken() -> None:
-    done = run(
+    said = failure(
         free_port(), "--HubAuth.cache_max_age=7", "--GpuMetrics.prometheus_url=http://p",
         "--Application.log_level=WARN", "--db-url=no-url",
     )  # fmt: skip
-    assert "there is no setting" not in done.stderr
-    assert "Manager.db_url is not a database URL" in done.stderr, "and then they are looked at"
+    assert "there is no setting" not in said
+    assert "Manager.db_url is not a database URL" in said, "and then they are looked at"
+
+
+@pytest.fixture
+def hub(tmp_path: Path, database: str) -> Iterator[QuotaHub]:
+    """A cluster, for Managers that tests start."""
+    made = QuotaHub(tmp_path, db_url=database, settings=("--Manager.lease_seconds=3",))
+    made.prepare()
+    try:
+        made.start_cluster()
+        yield made
+        for log in tmp_path.glob("manager*.log"):
+            assert "Traceback" not in log.read_text()
+    finally:
+        for name in [*made.running][::-1]:
+            made.stop(name)
+
+
+def put(hub: QuotaHub, port: int, user: str = "alice", gpus: int = 1) -> requests.Response:
+    request = wants(user, gpus)
+    fields = ("user", "server", "team", "template", "preemptible", "priority", "requeue", "pods")
+    body = {**{name: getattr(request, name) for name in fields}, "request_milliseconds": 3000}
+    headers = {"Authorization": f"token {derive_hub_token('manager-token')}"}
+    url = f"http://127.0.0.1:{port}/services/jobs/api/internal/jobs/{request.job}/admission"
+    return requests.put(url, json={**body, "namespace": hub.namespace}, headers=headers, timeout=30)
+
+
+def is_up(port: int, what: str) -> bool:
+    return requests.get(f"http://127.0.0.1:{port}/services/jobs/{what}", timeout=30).ok
+
+
+def test_one_answers_the_other_stands_by_and_takes_over_when_the_first_is_killed(hub: QuotaHub, db_url: str) -> None:
+    first, second = hub.manager_port, free_port()
+    hub.start_manager()
+    wait_for(lambda: put(hub, first, gpus=8).status_code == 200, "it leads")
+    hub.start_manager("manager-2", second)
+    standing_by = put(hub, second)
+    assert standing_by.status_code == 503
+    assert "does not decide now" in standing_by.json()["detail"]
+    assert standing_by.headers["Connection"] == "close", "or a client would keep asking this one"
+    assert (is_up(first, "ready"), is_up(second, "ready"), is_up(second, "health")) == (True, False, True)
+    hub.kill("manager")
+    wait_for(lambda: put(hub, second).status_code == 200, "the other one leads", 60)
+    assert is_up(second, "ready")
+    answer = put(hub, second, "bob").json()
+    assert (answer["decision"], answer["reason"]) == ("wait", "team-quota")
+
+
+def test_a_way_that_the_network_policies_forbid_and_that_is_open_is_told(hub: QuotaHub) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as forbidden:
+        address = f"127.0.0.1:{forbidden.getsockname()[1]}"
+        hub.settings = (*hub.settings, f"--Manager.forbidden_address={address}")
+        hub.start_manager()
+        said = f"No network plug-in enforces the NetworkPolicies: {address} answers"
+        wait_for(lambda: said in (hub.state / "manager.log").read_text(), "it is told")

@@ -1,4 +1,4 @@
-"""The queue: places, repeated requests and refusals."""
+"""The queue: places, repeated requests and refusals, at most one job of a server, and teams that change."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from dlspawner.core.job import Job, JobState
 from dlspawner.core.scheduling import admission
 from dlspawner.core.scheduling.cluster_state import ClusterState
 from dlspawner.core.scheduling.limits import Blocked
+from dlspawner.manager.model.event_reason import EventReason
 from tests.component.manager.manager_harness import Leader, ManagerHarness, until, wants
-
-TEAMS = "teams: {default: {quota: {gpu: 8}}, speech: {title: Speech}}\n"
 
 
 async def test_places_and_ids_survive_a_restart(harness: ManagerHarness, db_url: str) -> None:
@@ -96,27 +95,17 @@ async def test_scheduled_job_starts_with_the_options_of_the_last_request(harness
         assert leader.record(waits).job.template == "other"
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param({"team": "speech"}, id="a team without quota"),
-        pytest.param({"priority": "top"}, id="a priority"),
-        pytest.param({"pods": wants(gpus=9).pods}, id="more than there are"),
-    ],
-)
-async def test_refused_change_leaves_the_queued_job_as_it_is(harness: ManagerHarness, change: dict[str, Any]) -> None:
+async def test_refused_change_leaves_the_queued_job_as_it_is(leader: Leader) -> None:
     waits = wants(gpus=2)
-    (harness.folder / "teams.yaml").write_text(TEAMS)
-    async with harness.manager() as leader:
-        release = await leader.hold_all_gpus()
-        await leader.ask(waits)
-        before = leader.record(waits)
-        assert (await leader.ask(replace(wants(gpus=4), **change, job=waits.job))).decision == "refuse"
-        assert leader.record(waits) == before
-        assert await leader.reasons(waits) == ["queued"]
-        leader.hub_starts(waits)
-        await release()
-        await until(lambda: leader.started(waits), "it starts with its first options")
+    release = await leader.hold_all_gpus()
+    await leader.ask(waits)
+    before = leader.record(waits)
+    assert (await leader.ask(wants(gpus=9, job=waits.job))).decision == "refuse"
+    assert leader.record(waits) == before
+    assert await leader.reasons(waits) == ["queued"]
+    leader.hub_starts(waits)
+    await release()
+    await until(lambda: leader.started(waits), "it starts with its first options")
 
 
 async def test_request_during_the_cancellation_of_its_job_makes_no_new_job(leader: Leader, db_url: str) -> None:
@@ -155,3 +144,42 @@ async def test_job_whose_decision_raises_is_passed_over(
 def add_template(harness: ManagerHarness, name: str) -> None:
     folder = harness.folder / "jobs"
     (folder / f"{name}.yaml").write_text((folder / "tiny.yaml").read_text())
+
+
+TEAMS = """
+teams:
+  default: {title: Everybody, quota: {gpu: 8}}
+  other: {title: Others, quota: {gpu: 0}}
+"""
+
+
+async def test_preempted_job_is_not_queued_again_beside_a_new_job_of_its_server(
+    harness: ManagerHarness, leader: Leader
+) -> None:
+    old, new = wants(gpus=4, preemptible=True, requeue=True), wants(gpus=4)
+    await leader.run_job(old)
+    await leader.stop(old.job, EventReason.PREEMPTED)
+    assert (await leader.ask(new)).decision == "admit"
+    (pod,) = (await harness.pods()).values()
+    await harness.delete(pod, grace=0)
+    await leader.until_state(old, JobState.ENDED)
+    assert (await leader.reasons(old))[-1] == "replaced"
+    assert leader.started(new)
+
+
+async def test_user_whose_team_has_changed_while_the_job_waits_reads_both_teams(harness: ManagerHarness) -> None:
+    (harness.folder / "teams.yaml").write_text(TEAMS)
+    waits = wants()
+    moved = replace(waits, team="other", preemptible=True)
+    async with harness.manager() as leader:
+
+        async def starts(_user: str, _server: str) -> None:
+            await leader.ask(moved)
+
+        await leader.queue_and_release(waits, starts=starts)
+        await until(lambda: leader.record(waits).job.team == "other", "it is a job of the other team")
+        await until(leader.notices, "the change is committed")
+        assert [one.text for one in leader.notices()] == [
+            "Your job does not count for team “Everybody” any more: it is now one of team “Others”, at the place it "
+            "gets there."
+        ]

@@ -18,6 +18,7 @@ from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.db.pod_events import read_pod_events
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.state import lifecycle
+from dlspawner.manager.state.job_store import Transaction
 from tests.component.manager.manager_harness import (
     AFTER_RESERVATION,
     NAMESPACE,
@@ -49,7 +50,7 @@ async def is_stopped(harness: ManagerHarness, name: str) -> bool:
     return "deletionTimestamp" in (await harness.pods())[name]["metadata"]
 
 
-async def until_observed(harness: ManagerHarness, leader: Leader) -> None:
+async def until_observed(leader: Leader) -> None:
     """Until the Manager has observed a pod that was made now, and so all earlier changes."""
     later = wants("later", gpus=0)
     await leader.run_job(later)
@@ -104,8 +105,7 @@ async def test_pod_without_the_nonce_of_the_admission_is_stopped(harness: Manage
     for name, nonce in (("without", ""), ("another", "guessed")):
         await harness.bind(await harness.make_pod(replace(request, nonce=nonce), name=name))
         await until_stopped(harness, name)
-    await harness.bind(await harness.make_pod(request))
-    await leader.until_state(request, JobState.RUNNING)
+    await leader.run_pod(request)
     for name in ("without", "another"):
         await harness.cluster.delete(PODS, name, NAMESPACE, grace=0)
     await until(lambda: leader.states() == {request.job: JobState.RUNNING}, "no other pod is charged")
@@ -137,10 +137,9 @@ async def test_ended_pod_that_claims_a_queued_job_does_not_end_it(harness: Manag
     await leader.service.release_reservation(holder.job, "holder")
     await until(lambda: leader.started(waits), "it may have a pod")
     await harness.finish("stray", 137, "Error")
-    await harness.bind(await harness.make_pod(waits))
-    await leader.until_state(waits, JobState.RUNNING)
+    await leader.run_pod(waits)
     await harness.cluster.delete(PODS, "stray", NAMESPACE, grace=0)
-    await until_observed(harness, leader)
+    await until_observed(leader)
     assert leader.state(waits) is JobState.RUNNING
     assert not await is_stopped(harness, "jupyter-alice")
 
@@ -217,7 +216,7 @@ async def test_pod_goes_on_whose_start_is_newer_than_the_database(harness: Manag
         before = leader.record(request)
         if failed:  # the database knows the start of this pod
             known = replace(before, nonce=request.nonce)
-            await leader.service.store.transact(lambda transaction: transaction.write(known, EventReason.REQUEUED))
+            await leader.transact(Transaction.write, known, EventReason.REQUEUED)
     await harness.cluster.delete(PODS, "jupyter-holder", NAMESPACE, grace=0)
     pod = await harness.make_pod(request)
     await harness.bind(pod)
@@ -290,7 +289,7 @@ async def test_failed_pod_of_several_stops_the_job_and_is_named(harness: Manager
     made = [one.detail for one in await leader.repository.history(job) if one.reason == "pod-seen"]
     assert sorted(made) == roles
     await harness.finish("jupyter-alice----worker-0", 0, "Completed")
-    await until_observed(harness, leader)
+    await until_observed(leader)
     assert ended_with(leader, job) == ""
     await harness.finish("jupyter-alice----worker-1", 3, "Error")
     await leader.run_job(wants("last", gpus=0))
@@ -323,12 +322,6 @@ async def test_pod_of_several_that_is_deleted_while_no_manager_watches(
         assert ended_with(leader, job) == ("Its pod worker-1 was deleted from outside the Hub." if ends else "")
 
 
-async def test_job_of_several_pods_runs_although_one_has_ended_before_the_others_run(
-    harness: ManagerHarness, leader: Leader
-) -> None:
-    await run_several(harness, leader, **{"jupyter-alice----worker-1": "Succeeded"})
-
-
 async def test_job_grows_when_there_is_room_and_starts_small_again_after_it_had_to_leave(
     harness: ManagerHarness,
 ) -> None:
@@ -350,7 +343,7 @@ async def test_job_grows_when_there_is_room_and_starts_small_again_after_it_had_
             return gates(await harness.pods()) == ["jupyter-alice----worker-2", "jupyter-alice----worker-3"]
 
         await until(only_the_last_waits, "one more has room")
-        await until_observed(harness, leader)
+        await until_observed(leader)
         assert len(leader.record(request).job.request.pods) == 3
         why = "3 of 5 pods: the others start when quota and nodes have room for them."
         full = "Team Everybody uses 8 of its 8 GPUs of type gpu; this job needs 1."
@@ -384,7 +377,7 @@ async def test_job_that_the_hub_gives_up_between_its_pods_ends_with_the_reason(
 ) -> None:
     job, why = await run_several(harness, leader, made=1), "The namespace's quota has no room."
     await until(lambda: leader.service.store.records[job].seen, "its first pod is seen")
-    await leader.service.store.transact(lambda transaction: lifecycle.on_job_ended(transaction, job, "alice", why))
+    await leader.transact(lifecycle.on_job_ended, job, "alice", why)
     assert ended_with(leader, job) == why
     await harness.cluster.delete(PODS, "jupyter-alice", NAMESPACE, grace=0)
     await until(lambda: job not in leader.states(), "it holds nothing any more")
@@ -395,22 +388,11 @@ async def test_preempted_job_waits_again_although_the_hub_has_reported_a_failure
 ) -> None:
     request = wants(requeue=True)
     await leader.run_job(request)
-    store = leader.service.store
-    await store.transact(
-        lambda transaction: lifecycle.on_job_ended(transaction, request.job, "alice", "Its pod was deleted.")
-    )
-    await store.transact(
-        lambda transaction: lifecycle.preempt_by_engine(transaction, leader.record(request), "Volcano", "For b.")
-    )
+    await leader.transact(lifecycle.on_job_ended, request.job, "alice", "Its pod was deleted.")
+    await leader.transact(lifecycle.preempt_by_engine, leader.record(request), "Volcano", "For b.")
     assert ended_with(leader, request.job).startswith("Volcano has stopped it for another job: For b. It keeps its")
     await harness.cluster.delete(PODS, "jupyter-alice", NAMESPACE, grace=0)
     await leader.until_reason(request, "requeued")
-
-
-async def test_pod_of_several_that_is_deleted_stops_the_job(harness: ManagerHarness, leader: Leader) -> None:
-    job = await run_several(harness, leader)
-    await harness.cluster.delete(PODS, "jupyter-alice----worker-1", NAMESPACE, grace=0)
-    await until(lambda: ended_with(leader, job) == "Its pod worker-1 was deleted from outside the Hub.", "it is named")
 
 
 async def test_pod_that_calls_itself_a_further_one_is_no_pod_of_the_job(

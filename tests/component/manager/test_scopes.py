@@ -8,7 +8,6 @@ from dlspawner.manager.cluster.orphans import NEEDED
 from dlspawner.manager.controllers import leader as leader_module
 from dlspawner.manager.model.notice import NoticeKind
 from tests.component.manager.manager_harness import ManagerHarness, until
-from tests.component.manager.noticing import store_of
 
 
 async def test_administrators_are_told_of_missing_scopes(
@@ -17,7 +16,7 @@ async def test_administrators_are_told_of_missing_scopes(
     monkeypatch.setattr(leader_module, "_SCOPES_SECONDS", 0.05)
     harness.hub.allows = frozenset({*NEEDED} - {"read:servers"} | {"read:servers!user=alice"})
     async with harness.manager() as leader:
-        notices = store_of(leader).notices
+        notices = leader.service.store.notices
         await until(lambda: notices.pending(("", NoticeKind.HUB_FORBIDS)), "they are notified")
         notice = notices.pending(("", NoticeKind.HUB_FORBIDS))
         assert notice is not None

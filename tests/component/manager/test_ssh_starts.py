@@ -15,7 +15,6 @@ from dlspawner.manager.http.api import ssh
 from dlspawner.manager.http.api.base import page_path
 from dlspawner.manager.http.api.ssh import template_to_start
 from dlspawner.manager.model.event_reason import EventReason
-from dlspawner.manager.state import lifecycle
 from ssh_gateway.backends.directory import HubAndManager
 from tests.component.manager.manager_harness import until, wants
 from tests.component.manager.portals import Portal
@@ -117,18 +116,14 @@ async def test_job_that_has_just_ended_is_not_started_again(portal: Portal) -> N
 
 async def test_gateway_reads_why_a_job_is_being_stopped(portal: Portal) -> None:
     job = (await portal.runs(wants("alice", server="train"))).job
-    await portal.served.store.transact(
-        lambda transaction: lifecycle.stop(transaction, job, EventReason.IDLE, "It was idle.")
-    )
+    await portal.served.leader.stop(job, EventReason.IDLE, "It was idle.")
     _, found = await portal.served.ask(portal.real_hub.tokens["gateway"], f"ssh-starts/alice/train?job={job}")
     assert (found["state"], found["job"], found["sentence"]) == ("stopping", job, "It was idle.")
 
 
 async def test_options_of_a_refused_request_do_not_prevent_the_start(portal: Portal) -> None:
     """The Hub keeps the options of every request, those of a refused one too."""
-    leader = portal.served.leader
-    files = replace(leader.settings.templates[0], name="files", start_on_connect=True)
-    leader.settings = replace(leader.settings, templates=(*leader.settings.templates, files))
+    portal.offers("files", start_on_connect=True)
     portal.hub.servers, portal.hub.over = {("alice", "files")}, {("alice", "files")}
     portal.hub.kept = {("alice", "files"): {"template": "nonsense"}}
     assert (await logs_in(portal, "files"))[1]["state"] == "starting"
@@ -149,10 +144,7 @@ async def test_options_of_a_refused_request_do_not_prevent_the_start(portal: Por
 async def test_refusal_has_its_reason(portal: Portal, error: Exception, status: int, words: str) -> None:
     await allow_starts(portal)
 
-    async def starts(user: str, name: str) -> None:
-        raise error
-
-    portal.hub.starts = starts
+    portal.hub.refuses(error)
     found = await logs_in(portal)
     assert (found[0], words in found[1]["detail"]) == (status, True), found
 

@@ -6,18 +6,17 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import aiohttp
 import pytest
 
 from dlspawner.manager.http.api import base, events, logs
 from tests.component.manager.manager_harness import wants
-from tests.component.manager.noticing import serving
 from tests.component.manager.portals import TEAMS, Portal
-from tests.component.manager.printing import WAITS, job, printing, shown
 from tests.component.manager.real_hub import RealHub
+from tests.component.manager.test_logs_rest import Reading, reading
 
+__all__ = ["reading"]  # a fixture
 SECONDS = 60
 
 
@@ -53,7 +52,7 @@ class Badge:
 
 
 @contextlib.asynccontextmanager
-async def reading(portal: Portal, token: str, path: str) -> AsyncIterator[aiohttp.StreamReader]:
+async def listening(portal: Portal, token: str, path: str) -> AsyncIterator[aiohttp.StreamReader]:
     async with (
         aiohttp.ClientSession(headers={"Authorization": f"token {token}"}) as session,
         session.get(f"{portal.served.url}/api/{path}") as answer,
@@ -71,7 +70,7 @@ async def last_event(stream: aiohttp.StreamReader) -> tuple[bytes, dict[str, obj
 
 async def test_who_listens_with_a_token_that_is_taken_back_is_told_so_and_no_more(portal: Portal) -> None:
     badge = await asyncio.to_thread(Badge, portal.real_hub, "alice")
-    async with reading(portal, badge.token, "events") as stream:
+    async with listening(portal, badge.token, "events") as stream:
         await stream.readuntil(b"data: {}\n\n")
         await asyncio.to_thread(badge.take_back)
         name, data = await last_event(stream)
@@ -81,7 +80,7 @@ async def test_who_listens_with_a_token_that_is_taken_back_is_told_so_and_no_mor
 
 async def test_who_was_an_admin_of_a_team_is_not_told_of_its_jobs_any_more(portal: Portal) -> None:
     token = await asyncio.to_thread(portal.real_hub.token, "vera")
-    async with reading(portal, token, "events") as stream:
+    async with listening(portal, token, "events") as stream:
         await stream.readuntil(b"data: {}\n\n")
         await portal.runs(wants("alice", server="before"))
         assert b'"before"' in await stream.readuntil(b'"jobs"') + await stream.readline()
@@ -102,7 +101,7 @@ async def test_while_the_hub_cannot_be_asked_a_stream_goes_on(portal: Portal, mo
         self.manager.auth.api_url = "http://127.0.0.1:9/hub/api"
         await recognise(self)
 
-    async with reading(portal, token, "events") as stream:
+    async with listening(portal, token, "events") as stream:
         await stream.readuntil(b"data: {}\n\n")
         monkeypatch.setattr(events.EventStreamHandler, "recognise", away)
         for _ in range(3):
@@ -113,24 +112,19 @@ async def test_while_the_hub_cannot_be_asked_a_stream_goes_on(portal: Portal, mo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("taken", ["token", "team"])
-async def test_a_log_is_followed_no_longer_than_it_may_be_read(real_hub: RealHub, tmp_path: Path, taken: str) -> None:
-    async with printing(tmp_path, f"sqlite:///{tmp_path / 'm.sqlite'}") as harness:
-        (tmp_path / "teams.yaml").write_text(TEAMS)
-        harness.hub.servers = {("alice", "")}
-        async with serving(harness, real_hub) as served:
-            portal, request = forgetful(Portal(harness, served, real_hub)), job("alice")
-            await harness.start(served.leader, request, f"echo done; {WAITS}")
-            await shown(served.leader, request, "done")
-            badge = await asyncio.to_thread(Badge, real_hub, "vera")
-            async with reading(portal, badge.token, f"jobs/{request.job}/log?follow=true") as stream:
-                assert await stream.readline() == b"done\n"
-                if taken == "token":
-                    await asyncio.to_thread(badge.take_back)
-                else:
-                    (tmp_path / "teams.yaml").write_text(TEAMS.replace("vera", "nobody"))
-                why = {"token": "Say who you are", "team": "There is no such job of yours."}[taken]
-                last = (await stream.read()).decode()
-            assert last.startswith(f"dlspawner: This stream has ended: {why}")
-            shelf = served.leader.log_reader
-            assert shelf is not None
-            assert not shelf.followers
+async def test_a_log_is_followed_no_longer_than_it_may_be_read(reading: Reading, taken: str) -> None:
+    forgetful(reading)
+    request = await reading.prints("true")
+    badge = await asyncio.to_thread(Badge, reading.real_hub, "vera")
+    async with listening(reading, badge.token, f"jobs/{request.job}/log?follow=true") as stream:
+        assert await stream.readline() == b"done\n"
+        if taken == "token":
+            await asyncio.to_thread(badge.take_back)
+        else:
+            (reading.harness.folder / "teams.yaml").write_text(TEAMS.replace("vera", "nobody"))
+        why = {"token": "Say who you are", "team": "There is no such job of yours."}[taken]
+        last = (await stream.read()).decode()
+    assert last.startswith(f"dlspawner: This stream has ended: {why}")
+    log_reader = reading.served.leader.log_reader
+    assert log_reader is not None
+    assert not log_reader.followers

@@ -16,10 +16,7 @@ from dlspawner.manager.db.store import DatabaseUnavailable
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.notice import NoticeKind
 from dlspawner.manager.model.records import JobRecord, as_queued
-from tests.component.manager.manager_harness import NAMESPACE, Leader, ManagerHarness, pod_of, until, wants
-from tests.component.manager.stopping_hub import StoppingHub
-
-SENTENCE = "The job was stopped because it is Tuesday: start it again tomorrow."
+from tests.component.manager.manager_harness import NAMESPACE, Leader, ManagerHarness, StoppingHub, pod_of, until, wants
 
 
 @pytest.fixture
@@ -39,24 +36,12 @@ async def until_pod_is_deleted(harness: ManagerHarness) -> None:
     await until(is_deleted, "the deletion is requested")
 
 
-async def test_stop_is_an_event_and_its_sentence_stays(harness: ManagerHarness, hub: StoppingHub) -> None:
-    async with harness.manager() as leader:
-        await leader.run_job(request := wants())
-        assert await leader.stop(request.job, EventReason.IDLE, SENTENCE)
-        await leader.until_state(request, JobState.ENDED)
-        assert (await leader.reasons(request))[-2:] == ["idle", "gone"]
-        stop = await leader.stop_of(request)
-    assert (stop.code, stop.message) == ("idle", SENTENCE)
-    assert hub.asked == [("alice", "")]
-
-
-async def test_second_reason_does_not_change_the_first(harness: ManagerHarness, hub: StoppingHub) -> None:
+async def test_second_reason_does_not_change_the_first(hub: StoppingHub, leader: Leader) -> None:
     hub.ignores_stops = True
-    async with harness.manager() as leader:
-        await leader.run_job(request := wants())
-        assert await leader.stop(request.job, EventReason.IDLE)
-        assert not await leader.stop(request.job, EventReason.LIFETIME)
-        assert "lifetime" not in await leader.reasons(request)
+    await leader.run_job(request := wants())
+    assert await leader.stop(request.job, EventReason.IDLE)
+    assert not await leader.stop(request.job, EventReason.LIFETIME)
+    assert "lifetime" not in await leader.reasons(request)
 
 
 async def test_reservation_without_a_pod_is_not_stopped(hub: StoppingHub, leader: Leader) -> None:
@@ -65,49 +50,45 @@ async def test_reservation_without_a_pod_is_not_stopped(hub: StoppingHub, leader
 
 
 @pytest.mark.parametrize("error", [HubUnavailable("It is away."), HubRejected(400, "alice is pending spawn")])
-async def test_hub_that_cannot_stop_now_is_asked_again(
-    harness: ManagerHarness, hub: StoppingHub, error: HubError
-) -> None:
+async def test_hub_that_cannot_stop_now_is_asked_again(hub: StoppingHub, error: HubError, leader: Leader) -> None:
     hub.errors = [error] * 3
-    async with harness.manager() as leader:
-        await leader.run_job(request := wants())
-        await leader.stop(request.job, EventReason.IDLE)
-        await leader.until_state(request, JobState.ENDED)
+    await leader.run_job(request := wants())
+    await leader.stop(request.job, EventReason.IDLE)
+    await leader.until_state(request, JobState.ENDED)
     assert len(hub.asked) == 4
 
 
-async def test_cancelled_job_whose_server_is_ready_after_all_is_stopped(
-    harness: ManagerHarness, hub: StoppingHub
-) -> None:
-    async with harness.manager() as leader:
-        await leader.run_job(request := wants())
-        hub.servers = {("alice", "")}
-        await leader.stop(request.job, EventReason.CANCELLED)
-        await leader.until_state(request, JobState.ENDED)
+async def test_cancelled_job_whose_server_is_ready_after_all_is_stopped(hub: StoppingHub, leader: Leader) -> None:
+    await leader.run_job(request := wants())
+    hub.servers = {("alice", "")}
+    await leader.stop(request.job, EventReason.CANCELLED)
+    await leader.until_state(request, JobState.ENDED)
     assert hub.asked == [("alice", "")]
 
 
-async def test_pod_of_a_server_that_the_hub_does_not_know_is_deleted(harness: ManagerHarness, hub: StoppingHub) -> None:
+async def test_pod_of_a_server_that_the_hub_does_not_know_is_deleted(
+    harness: ManagerHarness, hub: StoppingHub, leader: Leader
+) -> None:
     hub.errors = [HubRejected(404, "No such user")]
-    async with harness.manager() as leader:
-        await leader.run_job(request := wants())
-        await leader.stop(request.job, EventReason.IDLE)
-        await until_pod_is_deleted(harness)
-        await harness.cluster.delete(PODS, "jupyter-alice", NAMESPACE, grace=0)
-        await leader.until_state(request, JobState.ENDED)
+    await leader.run_job(request := wants())
+    await leader.stop(request.job, EventReason.IDLE)
+    await until_pod_is_deleted(harness)
+    await harness.cluster.delete(PODS, "jupyter-alice", NAMESPACE, grace=0)
+    await leader.until_state(request, JobState.ENDED)
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_hub_that_forbids_stops_is_asked_once(harness: ManagerHarness, hub: StoppingHub, status: int) -> None:
+async def test_hub_that_forbids_stops_is_asked_once(
+    harness: ManagerHarness, hub: StoppingHub, status: int, leader: Leader
+) -> None:
     hub.errors = [HubRejected(status, "Action is not authorized with current scopes")] * 100
-    async with harness.manager() as leader:
-        await leader.run_job(request := wants())
-        await leader.stop(request.job, EventReason.IDLE)
-        await until_pod_is_deleted(harness)
-        notice = leader.service.store.notices.pending(("", NoticeKind.HUB_FORBIDS))
-        assert notice is not None
-        assert "It says: Action is not authorized with current scopes" in notice.text
-        assert hub.asked == [("alice", "")]
+    await leader.run_job(request := wants())
+    await leader.stop(request.job, EventReason.IDLE)
+    await until_pod_is_deleted(harness)
+    notice = leader.service.store.notices.pending(("", NoticeKind.HUB_FORBIDS))
+    assert notice is not None
+    assert "It says: Action is not authorized with current scopes" in notice.text
+    assert hub.asked == [("alice", "")]
 
 
 @pytest.mark.parametrize(("asked", "demote_at"), [(True, None), (False, datetime.now(UTC))], ids=["asked", "demoted"])
@@ -154,20 +135,21 @@ def take_over(harness: ManagerHarness) -> None:
     engine.dispose()
 
 
-async def test_former_leader_does_not_repeat_stops(harness: ManagerHarness, hub: StoppingHub, db_url: str) -> None:
+async def test_former_leader_does_not_repeat_stops(
+    harness: ManagerHarness, hub: StoppingHub, db_url: str, leader: Leader
+) -> None:
     hub.errors = [HubUnavailable("It is away.")] * 10_000
-    async with harness.manager() as leader:
-        await leader.run_job(request := wants())
-        await leader.stop(request.job, EventReason.IDLE)
-        await until(lambda: hub.asked, "the Hub is asked")
-        take_over(harness)
-        asked = len(hub.asked)
-        await until(lambda: leader.admission is None, "it notices")
-        assert len(hub.asked) <= asked + 1, "but for the request that was on its way"
+    await leader.run_job(request := wants())
+    await leader.stop(request.job, EventReason.IDLE)
+    await until(lambda: hub.asked, "the Hub is asked")
+    take_over(harness)
+    asked = len(hub.asked)
+    await until(lambda: leader.admission is None, "it notices")
+    assert len(hub.asked) <= asked + 1, "but for the request that was on its way"
 
 
 async def test_stop_that_could_not_be_written_is_not_requested(
-    harness: ManagerHarness, hub: StoppingHub, monkeypatch: pytest.MonkeyPatch
+    hub: StoppingHub, monkeypatch: pytest.MonkeyPatch, leader: Leader
 ) -> None:
     reached, fails, answers, ask_hub = asyncio.Event(), asyncio.Event(), [], termination.Terminator._ask_hub
 
@@ -181,16 +163,15 @@ async def test_stop_that_could_not_be_written_is_not_requested(
         monkeypatch.undo()
         raise DatabaseUnavailable("It is away.")
 
-    async with harness.manager() as leader:
-        await leader.run_job(request := wants())
-        await leader.settled()
-        monkeypatch.setattr(termination.Terminator, "_ask_hub", observed)
-        monkeypatch.setattr(leader.repository, "write", fail)
-        stopping = asyncio.create_task(leader.stop(request.job, EventReason.IDLE))
-        await asyncio.wait_for(reached.wait(), 60)
-        fails.set()
-        with pytest.raises(DatabaseUnavailable):
-            await stopping
-        await until(lambda: answers, "it was decided whether to ask")
-        assert (answers, hub.asked) == ([False], [])
-        assert leader.record(request).stop is None
+    await leader.run_job(request := wants())
+    await leader.settled()
+    monkeypatch.setattr(termination.Terminator, "_ask_hub", observed)
+    monkeypatch.setattr(leader.repository, "write", fail)
+    stopping = asyncio.create_task(leader.stop(request.job, EventReason.IDLE))
+    await asyncio.wait_for(reached.wait(), 60)
+    fails.set()
+    with pytest.raises(DatabaseUnavailable):
+        await stopping
+    await until(lambda: answers, "it was decided whether to ask")
+    assert (answers, hub.asked) == ([False], [])
+    assert leader.record(request).stop is None

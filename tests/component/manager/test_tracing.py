@@ -17,7 +17,6 @@ from typing import Any
 import asyncssh
 import pytest
 import requests
-import yaml
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.component.manager.quota import GPUS, TEMPLATE, QuotaHub, running
@@ -102,10 +101,6 @@ class TracedHub(QuotaHub):
     collector: Collector = field(default_factory=Collector)
     ssh_port: int = field(default_factory=free_port)
 
-    def prepare(self) -> None:
-        super().prepare()
-        (self.templates / "jobs" / "tiny.yaml").write_text(yaml.safe_dump({**TEMPLATE, **SSH}))
-
     def env(self) -> dict[str, str]:
         here = f"http://127.0.0.1:{self.collector.server_port}"
         return {**super().env(), "OTEL_EXPORTER_OTLP_ENDPOINT": here, "OTEL_BSP_SCHEDULE_DELAY": "100"}
@@ -113,7 +108,7 @@ class TracedHub(QuotaHub):
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[TracedHub]:
-    made = TracedHub(tmp_path)
+    made = TracedHub(tmp_path, own_templates={"tiny": {**TEMPLATE, **SSH}})
     receiving = threading.Thread(target=made.collector.serve_forever, daemon=True)
     receiving.start()
     with contextlib.closing(made.collector.socket), running(made):

@@ -140,13 +140,3 @@ async def test_end_of_the_term_ends_the_queue() -> None:
             await task
 
     assert raised.group_contains(NotLeader)
-
-
-async def test_periodic_work_is_repeated() -> None:
-    times: list[int] = []
-
-    async def work() -> None:
-        times.append(1)
-
-    async with running(periodic("test", work, 0.01)):
-        await until(lambda: len(times) >= 3, "it is repeated")

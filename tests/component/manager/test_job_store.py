@@ -1,4 +1,4 @@
-"""Notices: transactions, restarts, and the readers who wait for them."""
+"""The store of jobs: notices with transactions, restarts and waiting readers, and the index of jobs by server."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dlspawner.core.job import Job, JobState
 from dlspawner.manager.db.store import DatabaseUnavailable
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.notice import Notice, NoticeChange, NoticeKind, Recipient, version
-from dlspawner.manager.model.records import JobRecord, PodRef, as_ended
-from dlspawner.manager.state.job_store import JobStore, NoticeStore, NoticeStoreClosed, Transaction
+from dlspawner.manager.model.records import EXTERNAL_POD_PREFIX, JobRecord, PodRef, as_ended
+from dlspawner.manager.state.job_store import JobStore, NoticeStore, NoticeStoreClosed, ServerIndex, Transaction
 from dlspawner.manager.state.notify import post
 from tests.component.manager.manager_harness import Leader, ManagerHarness
-from tests.component.manager.noticing import NOW, job_of, store_of
+from tests.component.manager.noticing import NOW, job_of
 
 LATER = NOW + timedelta(minutes=5)
 ALICE = Recipient("alice")
@@ -40,23 +40,21 @@ async def test_notice_of_a_decision_is_there_after_a_restart(harness: ManagerHar
         )
 
     async with harness.manager() as leader:
-        posted = await store_of(leader).transact(decide)
+        posted = await leader.transact(decide)
         assert (posted.user, posted.server, posted.until, posted.keep) == ("alice", "train", LATER, True)
     async with harness.manager() as other:
-        assert store_of(other).notices.read(ALICE, NOW) == (posted,)
+        assert other.service.store.notices.read(ALICE, NOW) == (posted,)
         ended = as_ended(JobRecord(job, pods=(PodRef("uid", "pod"),)))
-        await store_of(other).transact(lambda transaction: transaction.write(ended, EventReason.GONE))
-        assert shown(store_of(other)) == [], "the end of the job withdraws it"
+        await other.transact(Transaction.write, ended, EventReason.GONE)
+        assert shown(other.service.store) == [], "the end of the job withdraws it"
 
 
 async def test_notice_of_the_same_cause_is_updated_and_of_another_replaced(leader: Leader) -> None:
     job = job_of()
-    store = store_of(leader)
+    store = leader.service.store
 
     async def posted(cause: str, at: datetime) -> Notice:
-        return await store.transact(
-            lambda transaction: post(transaction, job, NoticeKind.IDLE, "Not used.", cause=cause, until=at)
-        )
+        return await leader.transact(post, job, NoticeKind.IDLE, "Not used.", cause=cause, until=at)
 
     first, again = await posted("50", LATER), await posted("50", LATER + timedelta(minutes=1))
     assert again.id == first.id
@@ -88,29 +86,25 @@ async def test_contradicting_notices_are_replaced(
     leader: Leader, told: list[NoticeKind], left: list[NoticeKind]
 ) -> None:
     job = job_of()
-    await store_of(leader).transact(lambda transaction: begin(transaction, job))
+    await leader.transact(begin, job)
     for kind in told:
-        await store_of(leader).transact(lambda transaction, kind=kind: post(transaction, job, kind, "Said."))
-    assert {kind for kind, _ in shown(store_of(leader))} == set(left)
+        await leader.transact(post, job, kind, "Said.")
+    assert {kind for kind, _ in shown(leader.service.store)} == set(left)
 
 
 async def test_expired_notice_is_posted_again(harness: ManagerHarness, leader: Leader) -> None:
     job = job_of()
-    await store_of(leader).transact(lambda transaction: begin(transaction, job))
-    first = await store_of(leader).transact(
-        lambda transaction: post(transaction, job, NoticeKind.PREEMPTION_CANCELLED, "It goes on.")
-    )
+    await leader.transact(begin, job)
+    first = await leader.transact(post, job, NoticeKind.PREEMPTION_CANCELLED, "It goes on.")
     harness.clock.moved += timedelta(minutes=11)
-    again = await store_of(leader).transact(
-        lambda transaction: post(transaction, job, NoticeKind.PREEMPTION_CANCELLED, "It goes on.")
-    )
+    again = await leader.transact(post, job, NoticeKind.PREEMPTION_CANCELLED, "It goes on.")
     assert (again.id == first.id, again.posted > first.posted) == (False, True)
-    assert store_of(leader).notices.read(ALICE, harness.clock()) == (again,)
+    assert leader.service.store.notices.read(ALICE, harness.clock()) == (again,)
 
 
 async def test_unwritten_notice_is_not_shown(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_of()
-    store = store_of(leader)
+    store = leader.service.store
 
     async def fails(*_: object) -> None:
         assert shown(store) == [], "told before it was written"
@@ -119,9 +113,9 @@ async def test_unwritten_notice_is_not_shown(leader: Leader, monkeypatch: pytest
     with monkeypatch.context() as patched:
         patched.setattr(leader.repository, "write", fails)
         with pytest.raises(DatabaseUnavailable):
-            await store.transact(lambda transaction: post(transaction, job, NoticeKind.IDLE, "Not used."))
+            await leader.transact(post, job, NoticeKind.IDLE, "Not used.")
     assert shown(store) == []
-    await store.transact(lambda transaction: post(transaction, job, NoticeKind.IDLE, "Not used."))
+    await leader.transact(post, job, NoticeKind.IDLE, "Not used.")
     assert shown(store) == [(NoticeKind.IDLE, "")]
 
 
@@ -148,3 +142,29 @@ async def test_only_concerned_readers_wake_up() -> None:
     notices.close()
     ended = await asyncio.gather(*readers, return_exceptions=True)
     assert [type(one) for one in ended].count(NoticeStoreClosed) == 999
+
+
+# The index of jobs by server
+
+
+OLD, NEW = job_of(number=2), replace(job_of(number=3), submitted=NOW + timedelta(minutes=1))
+
+
+def test_newest_job_of_a_server_is_the_first() -> None:
+    for jobs in ([OLD, NEW], [NEW, OLD]):
+        assert ServerIndex(jobs).of("alice", "train") == [NEW, OLD]
+    assert ServerIndex([OLD]).of("alice", "other") == ServerIndex([OLD]).of("bob", "train") == []
+
+
+def test_job_is_there_once_in_its_latest_state_until_it_has_ended() -> None:
+    found = ServerIndex([OLD, NEW])
+    stopping = replace(OLD, state=JobState.STOPPING)
+    found.put(stopping)
+    assert found.of("alice", "train") == [NEW, stopping]
+    for job in (OLD, NEW, NEW):
+        found.put(replace(job, state=JobState.ENDED))
+    assert found.of("alice", "train") == []
+
+
+def test_foreign_pod_has_no_server() -> None:
+    assert ServerIndex([replace(OLD, id=f"{EXTERNAL_POD_PREFIX}1")]).of("alice", "train") == []

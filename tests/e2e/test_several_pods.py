@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.people import Stack, wait_for
+from tests.e2e.people import Person, Stack, wait_for
+
+QUOTA = 8  # of the team `default`, of the usual type of GPU
 
 # Every pod sends its rank to the first one, which tells all of them the sum: an all-reduce with nothing but TCP.
 ALL_REDUCE = """
@@ -77,6 +80,45 @@ def test_pods_reach_each_other_compute_together_and_end_together(stack: Stack, t
     wait_for(lambda: "many" not in stack.kubectl("get", "pods", "-l", "dlspawner.dev/server=many"), "nothing is left")
     (ended,) = [job for job in person.jobs() if job["server"] == "many"]
     assert ended["why"] == "Its pod worker-0 has ended: Its server was ended by signal 15 (SIGTERM): start it again."
+
+
+LIVE = "--field-selector=status.phase!=Succeeded,status.phase!=Failed"
+EACH = {"template": "distributed", "workers": 3, "gpus": 1, "cpu": "250m", "memory": "512Mi"}
+
+
+def test_of_two_jobs_of_four_pods_where_six_have_room_one_runs_whole_and_the_other_waits_whole(stack: Stack) -> None:
+    admin, people = stack.person("admin"), [stack.person(name) for name in ("maja", "nils")]
+    running = admin.manager("GET", "/jobs?state=running").json()["items"]
+    free = QUOTA - sum(job["gpus"] for job in running if job["team"] == "default")
+    if free > 6:
+        admin.launch("rest", template="custom", image=stack.image, gpus=int(free - 6), cpu="500m", memory="1Gi")
+
+    def pods() -> list[int]:
+        """How many pods each of the two jobs has; never some of both. One that has ended holds nothing any more."""
+        names = stack.kubectl("get", "pods", "-l", "dlspawner.dev/server=gang", LIVE, "-o", "name").split()
+        counts = [sum(f"jupyter-{person.name}--gang" in name for name in names) for person in people]
+        assert 0 in counts, counts
+        return counts
+
+    def running_whole() -> Person | None:
+        return next((people[at] for at, count in enumerate(pods()) if count == 4 and people[at].ready("gang")), None)
+
+    try:
+        with ThreadPoolExecutor() as both:
+            answers = list(both.map(lambda person: person.start("gang", **EACH), people))
+        assert {answer.status_code for answer in answers} <= {201, 202, 429}, [answer.text for answer in answers]
+        first = wait_for(running_whole, "one of them runs", 180)
+        assert first is not None
+        (other,) = (person for person in people if person is not first)
+        jobs = other.jobs()
+        waits = [(job["state"], job["position"]) for job in jobs if job["state"] != "ended"]
+        assert (waits, sorted(pods())) == ([("queued", 1)], [0, 4]), jobs
+        first.stop("gang")
+        wait_for(lambda: running_whole() is other, "the other one has its turn", 180)
+    finally:
+        for person, server in ((admin, "rest"), *((person, "gang") for person in people)):
+            if person.server(server):
+                person.stop(server)
 
 
 # Ends once the third pod has joined: until then torchrun starts it again with each that comes.

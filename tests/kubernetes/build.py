@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -136,8 +137,8 @@ def from_pypi(requirement: str, say: Say, problem: str) -> Path:
 
 
 def source(module: Module, path: str, say: Say) -> Path:
-    """The folder with the sources of one of a go.mod's modules."""
-    return Path(run([find_go(say), "list", "-m", "-f", "{{.Dir}}", path], folder=module.folder).strip())
+    """The folder with the sources of one of a go.mod's modules, which are downloaded if they are missing."""
+    return Path(json.loads(run([find_go(say), "mod", "download", "-json", path], folder=module.folder))["Dir"])
 
 
 def _version(go: Path) -> tuple[int, ...]:

@@ -139,7 +139,7 @@ async def test_many_changes_are_few_announcements(portal: Portal) -> None:
         names = [f"job-{number}" for number in range(12)]
         await asyncio.gather(*(portal.waits(wants("alice", server=name)) for name in names))  # however busy, together
         await expect(page.get_by_text("job-11").first).to_be_visible()
-        await page.wait_for_function("window.words.join().includes('more changes')")
+        await until(lambda: page.evaluate("window.words.join().includes('more changes')"), "they are announced")
         assert len(await page.evaluate("window.words")) <= 7
 
 

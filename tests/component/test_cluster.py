@@ -21,7 +21,7 @@ from dlspawner.clients.kubernetes import (
     WatchEvent,
 )
 from dlspawner.devcluster import api as embedded
-from tests.component.spawner.test_manager_link import answering
+from tests.component.spawner.test_manager_link import answering, never
 from tests.harness.scripted_api import EXPIRED, ScriptedApi, Watched, bookmark, event, listed, pod
 
 KUBECONFIG = """
@@ -122,10 +122,6 @@ async def test_status_codes_and_errors(status: int, kind: type[kubernetes.Kubern
 
 
 async def test_no_answer_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def never(_: web.Request) -> web.Response:
-        await asyncio.Event().wait()
-        raise AssertionError("it never ends")
-
     monkeypatch.setattr(kubernetes, "DEADLINE_SECONDS", 0.05)
     async with answering(never) as url, await connected(url, tmp_path) as cluster:
         with pytest.raises(KubernetesUnavailable):

@@ -53,7 +53,13 @@ def config_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def load() -> Any:
+LOGIN_BY_GITHUB = 'c.JupyterHub.authenticator_class = "github"\n'
+
+
+def load(overrides: str = "") -> Any:
+    """The configuration, with a deployment's own file from now on."""
+    if overrides:
+        Path(os.environ["DLSPAWNER_CONFIG_DIR"], "overrides.py").write_text(overrides, encoding="utf-8")
     return PyFileConfigLoader("jupyterhub_config.py", str(ROOT / "hub_config")).load_config()
 
 
@@ -83,23 +89,18 @@ def test_who_starts_the_proxy_anew_may_ask_for_its_routes_and_for_nothing_else(
 
 
 def test_a_deployment_s_own_file_comes_last(config_dir: Path) -> None:
-    own = 'c.JupyterHub.authenticator_class = "github"\nc.Spawner.start_timeout = 1200\n'
-    (config_dir / "overrides.py").write_text(own, encoding="utf-8")
-    c = load()
+    c = load(f"{LOGIN_BY_GITHUB}c.Spawner.start_timeout = 1200\n")
     assert (c.JupyterHub.authenticator_class, c.Spawner.start_timeout) == ("github", 1200)
     assert c.JupyterHub.spawner_class == "dlspawner.spawner.DLSpawner"
 
 
 def test_a_grace_period_beyond_the_start_timeout_is_refused(config_dir: Path) -> None:
-    own = 'c.JupyterHub.authenticator_class = "github"\nc.KubeSpawner.start_timeout = 80\n'
-    (config_dir / "overrides.py").write_text(own, encoding="utf-8")
     with pytest.raises(SystemExit, match=r"custom\.yaml:\d+: grace_period_seconds: .* may be 50 at most"):
-        load()
+        load(f"{LOGIN_BY_GITHUB}c.KubeSpawner.start_timeout = 80\n")
 
 
 def test_the_manager_is_below_the_hub_s_base_url(config_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (config_dir / "overrides.py").write_text(LOGIN_BY_GITHUB)
-    assert load().DLSpawner.manager_url == "http://manager.dlspawner.svc:8082/services/jobs"
+    assert load(LOGIN_BY_GITHUB).DLSpawner.manager_url == "http://manager.dlspawner.svc:8082/services/jobs"
     monkeypatch.setenv("DLSPAWNER_BIND_URL", "http://:8000/lab/gpu/")
     assert load().DLSpawner.manager_url == "http://manager.dlspawner.svc:8082/lab/gpu/services/jobs"
 
@@ -108,20 +109,18 @@ def test_the_manager_is_below_the_hub_s_base_url(config_dir: Path, monkeypatch: 
 def test_a_job_listens_at_an_address_of_the_family_of_the_cluster_s_services(
     config_dir: Path, monkeypatch: pytest.MonkeyPatch, services: str, place: str
 ) -> None:
-    (config_dir / "overrides.py").write_text(LOGIN_BY_GITHUB)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", services)
-    assert fmt_ip_url(Spawner(ip=load().KubeSpawner.ip).ip) == place  # as the Hub makes JUPYTERHUB_SERVICE_URL
+    ip = load(LOGIN_BY_GITHUB).KubeSpawner.ip
+    assert fmt_ip_url(Spawner(ip=ip).ip) == place  # as the Hub makes JUPYTERHUB_SERVICE_URL
 
 
 @pytest.mark.parametrize("section", ["Spawner", "KubeSpawner", "DLSpawner"])
 @pytest.mark.parametrize("how", ["environment = ", "environment.update"])
 def test_a_deployments_environment_is_added_and_checked(config_dir: Path, section: str, how: str) -> None:
-    own = f'c.JupyterHub.authenticator_class = "github"\nc.{section}.{how}({{"CONFIG": "${{HOME}}"}})\n'
-    (config_dir / "overrides.py").write_text(own.replace("${HOME}", "x"), encoding="utf-8")
-    assert set(load().DLSpawner.environment) == {"CONFIG", "POD_IP"}
-    (config_dir / "overrides.py").write_text(own, encoding="utf-8")
+    own = f'{LOGIN_BY_GITHUB}c.{section}.{how}({{"CONFIG": "${{HOME}}"}})\n'
+    assert set(load(own.replace("${HOME}", "x")).DLSpawner.environment) == {"CONFIG", "POD_IP"}
     with pytest.raises(SystemExit, match=r"environment\['CONFIG'\] has a brace"):
-        load()
+        load(own)
 
 
 def test_changed_files_are_checked_with_the_hubs_settings(
@@ -130,8 +129,7 @@ def test_changed_files_are_checked_with_the_hubs_settings(
     monkeypatch.setattr(reload, "LOOK_SECONDS", 0.0)
     shutil.copytree(ROOT / "templates", tmp_path / "templates")
     monkeypatch.setenv("DLSPAWNER_TEMPLATES", str(tmp_path / "templates"))
-    (config_dir / "overrides.py").write_text('c.JupyterHub.authenticator_class = "github"\n', encoding="utf-8")
-    c = load().DLSpawner
+    c = load(LOGIN_BY_GITHUB).DLSpawner
     files = reload.current_config(c.templates_dir, c.cluster_file, c.teams_file)
     cluster, template = config_dir / "cluster.yaml", tmp_path / "templates" / "jobs" / "ssh.yaml"
     (config_dir / "teams.yaml").write_text("teams: [")
@@ -151,8 +149,7 @@ def test_changed_files_are_checked_with_the_hubs_settings(
 
 
 def test_special_permissions_need_a_second_namespace(config_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (config_dir / "overrides.py").write_text('c.JupyterHub.authenticator_class = "github"\n', encoding="utf-8")
-    assert load().DLSpawner.special_namespace == ""
+    assert load(LOGIN_BY_GITHUB).DLSpawner.special_namespace == ""
     cluster = config_dir / "cluster.yaml"
     text = cluster.read_text()
     assert "special_permissions: []" in text
@@ -166,7 +163,6 @@ def test_special_permissions_need_a_second_namespace(config_dir: Path, monkeypat
     assert load().DLSpawner.special_namespace == "dlspawner-special"
 
 
-LOGIN_BY_GITHUB = 'c.JupyterHub.authenticator_class = "github"\n'
 APART = "c.KubeSpawner.enable_user_namespaces = True\n"
 ALONE = 'c.DLSpawner.manager_url = ""\n'
 PROFILES = 'c.KubeSpawner.profile_list = [{"display_name": "GPU"}]\n'
@@ -184,17 +180,15 @@ PROFILES = 'c.KubeSpawner.profile_list = [{"display_name": "GPU"}]\n'
 )
 def test_what_would_have_no_effect_is_refused(config_dir: Path, more: str, limits: Any, sentence: str) -> None:
     (config_dir / "teams.yaml").write_text(yaml.safe_dump({"teams": {"default": limits}}))
-    (config_dir / "overrides.py").write_text(LOGIN_BY_GITHUB + more)
     with pytest.raises(SystemExit, match=f"Nobody could start a job: .*{sentence}"):
-        load()
+        load(LOGIN_BY_GITHUB + more)
 
 
 @pytest.mark.parametrize("more", [APART, ALONE, f"{APART}c.DLSpawner.enable_user_namespaces = False\n"])
 def test_without_limits_neither_a_manager_nor_one_namespace_is_needed(config_dir: Path, more: str) -> None:
     if more in {APART, ALONE}:
         (config_dir / "teams.yaml").write_text("teams: {default: {title: Everybody}}\n")
-    (config_dir / "overrides.py").write_text(LOGIN_BY_GITHUB + more)
-    load()
+    load(LOGIN_BY_GITHUB + more)
 
 
 def test_the_hub_does_not_start_without_an_authenticator(config_dir: Path) -> None:
@@ -205,10 +199,9 @@ def test_the_hub_does_not_start_without_an_authenticator(config_dir: Path) -> No
 def test_in_the_hub_of_zero_to_jupyterhub_the_chart_configures_the_same(
     config_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (config_dir / "overrides.py").write_text(LOGIN_BY_GITHUB)
     monkeypatch.setenv("DLSPAWNER_IMAGE", "dlspawner/job:0.1.0")
     monkeypatch.setenv("DLSPAWNER_SSH_IMAGE", "dlspawner/ssh:0.1.0")
-    alone = load()
+    alone = load(LOGIN_BY_GITHUB)
     (config_dir / "overrides.py").unlink()
     for name in (*ENVIRONMENT, "DLSPAWNER_IMAGE", "DLSPAWNER_SSH_IMAGE"):
         monkeypatch.delenv(name)

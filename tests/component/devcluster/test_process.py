@@ -14,6 +14,7 @@ from uuid import uuid4
 import pytest
 
 from dlspawner.clients.kubernetes import PODS, KubernetesClient, Object
+from dlspawner.devcluster.api.store import Store
 from tests.component.devcluster.conftest import SECONDS, is_ready
 
 NODES = "nodes: [{name: only, cpu: 4, memory: 8Gi, gpus: {nvidia.com/gpu: 1}}]"
@@ -121,11 +122,11 @@ def _complaint(*arguments: str) -> str:
     return done.stderr
 
 
-@pytest.mark.slow
-async def test_second_instance_is_an_error_that_names_the_state(tmp_path: Path) -> None:
-    async with devcluster(tmp_path / "state") as first:
-        await _ready(first)
-        assert str(tmp_path / "state") in await asyncio.to_thread(_complaint, f"--state={tmp_path / 'state'}")
+def test_second_instance_is_an_error_that_names_the_state(tmp_path: Path) -> None:
+    store = Store(tmp_path / "objects.sqlite")  # as the first one holds it
+    assert str(tmp_path) in _complaint(f"--state={tmp_path}")
+    store.close()
+    Store(tmp_path / "objects.sqlite").close()
 
 
 def test_taken_port_is_an_error_that_names_port_and_flag(tmp_path: Path) -> None:

@@ -118,14 +118,6 @@ async def test_a_watch_sleeps_until_something_happens(registry: Registry) -> Non
     assert [chunk async for chunk in events] == []
 
 
-def test_two_stores_cannot_share_a_file(tmp_path: Path) -> None:
-    store = Store(tmp_path / "objects.sqlite")
-    with pytest.raises(store_module.StateInUse, match=str(tmp_path)):
-        Store(tmp_path / "objects.sqlite")
-    store.close()
-    Store(tmp_path / "objects.sqlite").close()
-
-
 def _node(registry: Registry) -> Any:
     ready = [{"type": "Ready", "status": "True", "lastHeartbeatTime": None}]
     return registry.create(NODES, "", {"metadata": {"name": "n"}, "status": {"conditions": ready}})

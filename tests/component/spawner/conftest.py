@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from dlspawner.spawner.kube import reflector
 from dlspawner.spawner.kube.pod_store import PodWatch
 from tests.harness.scripted_api import ScriptedApi, listed
 from tests.harness.spawner_builders import Answered, Client
+
+PATIENCE = 90.0
 
 
 class Kept(Client):
@@ -73,6 +76,29 @@ async def core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
         yield made
     await server.stop()
+
+
+async def bind(core: client.CoreV1Api, name: str) -> None:
+    """Binds a pod to a node, so that only the node can remove it."""
+    target: Any = {"target": {"kind": "Node", "name": "node-1"}, "metadata": {"name": name}}
+    await core.create_namespaced_pod_binding(name, "jobs", target, _preload_content=False)
+
+
+async def deletion(core: client.CoreV1Api, name: str) -> int:
+    """Waits for the deletion of a pod; its grace period."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            pod = await core.read_namespaced_pod(name, "jobs")
+            if pod.metadata.deletion_timestamp:
+                return int(pod.metadata.deletion_grace_period_seconds)
+            await asyncio.sleep(0.01)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Polls what has no event to wait for."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ def test_many_starts_with_random_faults_run_or_are_refused(hub: FaultyHub, api: 
         api.fail("watch", "pods", fault, times=5)
     users = [new_name(f"{'stock-' if n % 2 else ''}{'brief-' if n % 3 == 0 else ''}storm-") for n in range(30)]
     outcomes = hub.outcomes(*users)
-    api.cut("pods", faults.HALF_A_LINE)
+    api.cut("pods")
 
     assert {one.removeprefix("Spawn failed: ") for one in outcomes.values()} <= {"", SENTENCE}, outcomes
     running = {user for user, outcome in outcomes.items() if not outcome}

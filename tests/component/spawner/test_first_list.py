@@ -8,16 +8,15 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from aiohttp import web
 from kubernetes_asyncio import client
 
 from dlspawner.spawner import lifecycle, orphans, start
 from dlspawner.spawner.kube.errors import StartRefused
-from tests.component.spawner.test_manager_link import answering
+from tests.component.spawner.conftest import PATIENCE, until
+from tests.component.spawner.test_manager_link import answering, never
 from tests.harness.scripted_api import ScriptedApi, listed, pod
 from tests.harness.spawner_builders import make_spawner
 
-PATIENCE = 30.0
 RUNS = pod("jupyter-alice", 1, metadata={"annotations": {}}, spec={"containers": []}, status={"phase": "Running"})
 
 
@@ -62,12 +61,10 @@ async def test_a_resumed_start_waits_for_a_list(spawner: Any, api: ScriptedApi) 
         await spawner._start_watching_pods()
     waits = asyncio.ensure_future(spawner._wait_for_pods())
     seen = api.listings
-    async with asyncio.timeout(PATIENCE):
-        while api.listings < seen + 3:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        assert not waits.done()
-        api.lists = deque([listed(10, RUNS)])
-        await waits
+    await until(lambda: api.listings >= seen + 3)
+    assert not waits.done()
+    api.lists = deque([listed(10, RUNS)])
+    await asyncio.wait_for(waits, PATIENCE)
 
     assert spawner.pod()["metadata"]["uid"] == RUNS["metadata"]["uid"]
     assert spawner._has_listed_pods()
@@ -76,11 +73,7 @@ async def test_a_resumed_start_waits_for_a_list(spawner: Any, api: ScriptedApi) 
 async def test_a_start_stops_waiting_for_the_first_list_before_its_own_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def silent(_: web.Request) -> web.Response:
-        await asyncio.Event().wait()
-        raise AssertionError("it never ends")
-
-    async with answering(silent) as url, client.ApiClient(client.Configuration(host=url)) as session:
+    async with answering(never) as url, client.ApiClient(client.Configuration(host=url)) as session:
         monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: client.CoreV1Api(session))
         monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
         spawner = make_spawner(

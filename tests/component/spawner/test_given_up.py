@@ -13,9 +13,9 @@ from kubernetes_asyncio.client.rest import ApiException
 
 from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.start import StartingSpawner
+from tests.component.spawner.conftest import PATIENCE, bind, deletion, until
 from tests.harness.spawner_builders import make_spawner
 
-PATIENCE = 90.0
 SHORT = {"start_timeout": 4, "k8s_api_request_retry_timeout": 1, "scheduler_name": "nobody"}
 Make = Callable[..., Any]
 
@@ -46,20 +46,14 @@ async def refusal(spawner: Any) -> StartRefused:
 async def ends(core: client.CoreV1Api, spawner: Any) -> None:
     """The Hub's stop asks the pod to end, and waits for it."""
     stopping = asyncio.create_task(spawner.stop())
-    async with asyncio.timeout(PATIENCE):
-        while not (await core.read_namespaced_pod(spawner.pod_name, "jobs")).metadata.deletion_timestamp:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await deletion(core, spawner.pod_name)
     await core.delete_namespaced_pod(spawner.pod_name, "jobs", grace_period_seconds=0)
     await asyncio.wait_for(stopping, PATIENCE)
 
 
 async def on_a_node(core: client.CoreV1Api, spawner: Any) -> None:
-    """Binds the pod, so that only its node can remove it."""
-    async with asyncio.timeout(PATIENCE):
-        while spawner.pod_reflector is None or spawner.pod() is None:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-    target: Any = {"target": {"kind": "Node", "name": "node-1"}, "metadata": {"name": spawner.pod_name}}
-    await core.create_namespaced_pod_binding(spawner.pod_name, "jobs", target, _preload_content=False)
+    await until(lambda: spawner.pod_reflector is not None and spawner.pod() is not None)
+    await bind(core, spawner.pod_name)
 
 
 @pytest.mark.parametrize(
@@ -83,9 +77,7 @@ async def test_the_reason_does_not_wait_for_the_end_of_the_pod(
 async def remove(core: client.CoreV1Api, spawner: Any) -> None:
     """Deletes the pod, and waits until the watch has seen it."""
     await core.delete_namespaced_pod(spawner.pod_name, "jobs", grace_period_seconds=0)
-    async with asyncio.timeout(PATIENCE):
-        while spawner.pod() is not None:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: spawner.pod() is None)
 
 
 @pytest.mark.parametrize("moment", ["before its Service", "as soon as it is made"])

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 import requests
 
+from dlspawner.spawner.spawner import KEPT_BY_MANAGER
+from tests.e2e import people
 from tests.e2e.people import wait_for
 from tests.harness.spawner_hub import Hub, Person, alert, form_back, new_name, running
 
@@ -19,6 +21,8 @@ async def hook(spawner):
     if spawner.name.startswith("late"):
         await asyncio.sleep(1.5)
         raise StartRefused("No GPU is free <now>.", reason="test", status=409)
+    if spawner.name == "slow":
+        await asyncio.sleep(600)
 
 c.Spawner.pre_spawn_hook = hook
 c.Spawner.poll_interval = 1
@@ -145,9 +149,34 @@ def test_a_custom_job_has_no_token_and_ends_with_its_command(hub: Hub, alice: Pe
     wait_for(lambda: objects(hub, name) == "", "pod, Secret and Service are gone")
 
 
-def test_a_pod_that_is_deleted_ends_its_server(hub: Hub, bob: Person) -> None:
-    bob.launch("", template="ssh")
-    hub.kubectl("delete", "pod", bob.pod_name(""), "--wait=false")
+class TestRemovalAndRenaming:
+    @pytest.fixture
+    def admin(self, hub: Hub) -> people.Person:
+        return people.Person(hub, "admin", "an admin password of thirty-two letters")  # type: ignore[arg-type]
 
-    wait_for(lambda: not bob.server("").get("ready"), "the end of the server", 60)
-    wait_for(lambda: "removed from outside the Hub" in page(bob.get("/hub/home")), "the reason on the home page")
+    @pytest.fixture
+    def carol(self, hub: Hub) -> Person:
+        return Person(hub, new_name("carol"))
+
+    def test_a_person_with_servers_that_run_and_start_is_removed(
+        self, hub: Hub, admin: people.Person, carol: Person
+    ) -> None:
+        carol.launch("", template="ssh")
+        carol.launch("two", template="ssh")
+        assert carol.start("slow", template="ssh").status_code == 202
+        carol.api("POST", f"/users/{carol.name}/servers/never", {"user_options": {"template": "no such"}})
+        assert admin.api("DELETE", f"/users/{carol.name}").status_code == 204
+        assert admin.api("GET", f"/users/{carol.name}").status_code == 404
+        assert carol.name not in hub.kubectl("get", "pods", "-o", "name")
+
+    def test_without_a_manager_that_keeps_the_account_no_person_is_renamed(
+        self, admin: people.Person, carol: Person
+    ) -> None:
+        answer = admin.api("PATCH", f"/users/{carol.name}", {"name": new_name("caroline")})
+        assert (answer.status_code, answer.json()["message"]) == (409, KEPT_BY_MANAGER)
+
+    def test_a_person_who_becomes_an_administrator_on_the_admin_page_keeps_the_name(
+        self, admin: people.Person, carol: Person
+    ) -> None:
+        answer = admin.api("PATCH", f"/users/{carol.name}", {"name": carol.name, "admin": True})
+        assert (answer.json()["name"], answer.json()["admin"]) == (carol.name, True)

@@ -39,6 +39,12 @@ async def answering(answer: Callable[[web.Request], Awaitable[web.StreamResponse
     await runner.cleanup()
 
 
+async def never(_: web.Request) -> web.Response:
+    """Gives no answer."""
+    await asyncio.Event().wait()
+    raise AssertionError("it never ends")
+
+
 def given(request: web.Request, used: list[asyncio.Transport]) -> web.Response:
     """A uid, and the connection is noted."""
     if request.transport is not None and request.transport not in used:

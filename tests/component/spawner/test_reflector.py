@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -15,10 +15,10 @@ from dlspawner.spawner.kube import reflector
 from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.kube.pod_store import PodWatch
 from dlspawner.spawner.kube.reflector import CompactObject, pack
+from tests.component.spawner.conftest import PATIENCE, until
 from tests.harness.scripted_api import CUT, EXPIRED, NEVER, SILENT, ScriptedApi, Watched, bookmark, event, listed, pod
 
 TOKEN = "a-token-that-nobody-may-see"
-PATIENCE = 30.0
 
 
 @pytest.fixture
@@ -42,13 +42,6 @@ async def seen(watch: PodWatch, name: str, version: int) -> PodDict:
 
 async def gone(watch: PodWatch, name: str) -> None:
     await watch.until(f"jobs/{name}", lambda found: found is None, PATIENCE)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Polls the records of the scripted server."""
-    async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 async def test_a_list_comes_in_pages(api: ScriptedApi, watch: PodWatch) -> None:

@@ -17,6 +17,7 @@ from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.kube.pod_store import PodWatch
 from dlspawner.spawner.kube.pods import PodRequests
 from dlspawner.spawner.start_problems import StartMonitor
+from tests.component.spawner.conftest import until
 from tests.harness.spawner_builders import Answered, make_spawner
 
 KEY = "jobs/jupyter-alice"
@@ -190,9 +191,7 @@ async def test_the_secret_of_internal_ssl_may_come_after_the_pod(
     monkeypatch.setattr(spawner, "_began", asyncio.get_running_loop().time())
     assert spawner.secret_name == "jupyter-alice"
     waits = asyncio.create_task(spawner._until_running(start.created))
-    async with asyncio.timeout(30):
-        while len(start.api.asked) < 10:  # longer than MISSING_SECONDS  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: len(start.api.asked) >= 10)  # longer than MISSING_SECONDS
     assert not waits.done()
     start.show(RUNNING)
 

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from dlspawner.spawner import manager_link as manager
 from tests.component.spawner.test_given_up import refusal
-from tests.component.spawner.test_manager_link import SHARED, answering
+from tests.component.spawner.test_manager_link import SHARED, answering, never
 from tests.harness.scripted_api import ScriptedApi
 from tests.harness.spawner_builders import make_spawner
 
@@ -18,11 +18,7 @@ from tests.harness.spawner_builders import make_spawner
 async def test_a_slow_manager_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manager, "ADMISSION_SECONDS", 3600.0)
 
-    async def late(_: web.Request) -> web.Response:
-        await asyncio.Event().wait()
-        raise AssertionError("it never ends")
-
-    async with answering(late) as url:
+    async with answering(never) as url:
         to_manager = {"manager_url": url, "manager_token": "token", "start_timeout": 2}
         spawner = make_spawner(monkeypatch, settings=SHARED, config=to_manager)
         spawner.user_options = {"template": "tensorboard"}

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from kubernetes_asyncio import client
 
+from tests.component.spawner.conftest import PATIENCE, bind, deletion
 from tests.harness.spawner_builders import make_spawner
-
-PATIENCE = 60.0
 
 
 @pytest.fixture
@@ -31,18 +30,7 @@ async def make_pod(core: client.CoreV1Api, spawner: Any) -> None:
     spec = {"schedulerName": "nobody", "terminationGracePeriodSeconds": 77, "containers": containers}
     metadata = {"name": spawner.pod_name, "labels": {"component": spawner.component_label}}
     await core.create_namespaced_pod("jobs", {"metadata": metadata, "spec": spec})
-    target: Any = {"target": {"kind": "Node", "name": "node-1"}, "metadata": {"name": spawner.pod_name}}
-    await core.create_namespaced_pod_binding(spawner.pod_name, "jobs", target, _preload_content=False)
-
-
-async def deletion(core: client.CoreV1Api, name: str) -> int:
-    """Waits for the deletion of a pod; its grace period."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            pod = await core.read_namespaced_pod(name, "jobs")
-            if pod.metadata.deletion_timestamp:
-                return int(pod.metadata.deletion_grace_period_seconds)
-            await asyncio.sleep(0.01)
+    await bind(core, spawner.pod_name)
 
 
 async def test_a_pod_that_the_watch_does_not_show_is_deleted_with_its_grace_and_waited_for(

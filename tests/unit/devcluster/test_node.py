@@ -64,13 +64,8 @@ def _run(state: str, code: int = 0, **fields: Any) -> Run:
 @pytest.mark.parametrize(
     ("init", "main", "phase"),
     [
-        ([], [_run("waiting")], "Pending"),
-        ([], [_run("running")], "Running"),
         ([], [_run("running"), _run("ended", 1)], "Running"),
-        ([], [_run("ended")], "Succeeded"),
         ([], [_run("ended"), _run("ended", 2)], "Failed"),
-        ([_run("running")], [_run("waiting")], "Pending"),
-        ([_run("ended", 1)], [_run("waiting")], "Failed"),
     ],
 )
 def test_phase_follows_from_the_containers(init: list[Run], main: list[Run], phase: str) -> None:

@@ -31,11 +31,7 @@ CORDONED = "node(s) were unschedulable"
 ELSEWHERE = "node(s) didn't match Pod's node affinity/selector"
 
 PLACES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
-    "it fits": (_spec(2), {}, []),
-    "too many gpus": (_spec(3), {}, ["Insufficient nvidia.com/gpu"]),
     "everything that is short is named": (_spec(3, "5"), {}, ["Insufficient cpu", "Insufficient nvidia.com/gpu"]),
-    "a cordoned node": (_spec(), {"unschedulable": True}, [CORDONED]),
-    "a taint": (_spec(), {"taints": [TAINT]}, ["node(s) had untolerated taint {gpu: yes}"]),
     "a soft taint": (_spec(), {"taints": [TAINT | {"effect": "PreferNoSchedule"}]}, []),
     "a tolerated taint": (_spec(tolerations=[{"key": "gpu", "value": "yes"}]), {"taints": [TAINT]}, []),
     "another effect is tolerated": (
@@ -71,7 +67,6 @@ OTHER = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["
 PREFERENCES: dict[str, tuple[list[dict[str, Any]], int]] = {
     "nothing is preferred": ([], 0),
     "a label": ([_prefers(7, **A100)], 7),
-    "its name": ([_prefers(100, **NAMED)], 100),
     "weights are added": ([_prefers(7, **A100), _prefers(50, **OTHER), _prefers(100, **NAMED)], 107),
     "both parts of one term have to match": ([_prefers(7, **A100, **OTHER), _prefers(8, **A100, **NAMED)], 8),
     "an empty term prefers nothing": ([_prefers(7)], 0),
@@ -85,11 +80,7 @@ def test_preferences(terms: list[dict[str, Any]], weight: int) -> None:
     assert preference(_spec(), _node()) == 0
 
 
-def test_resources_of_other_pods_are_not_free() -> None:
-    spec = _spec(2)
-    assert obstacles(spec, pod_requests(spec), _node(), {"nvidia.com/gpu": Fraction(1)}) == [
-        "Insufficient nvidia.com/gpu"
-    ]
+def test_a_node_has_a_most_number_of_pods() -> None:
     assert obstacles(_spec(), pod_requests(_spec()), _node(), {"pods": Fraction(3)}) == ["Too many pods"]
 
 

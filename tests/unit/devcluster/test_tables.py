@@ -35,7 +35,6 @@ def _state(**state: Any) -> list[dict[str, Any]]:
 RUNNING = {"phase": "Running", "containerStatuses": _state(running={})}
 
 REASONS: dict[str, tuple[dict[str, Any], str]] = {
-    "the phase": (_pod({"phase": "Pending"}), "Pending"),
     "the pod's own reason": (_pod({"phase": "Failed", "reason": "Evicted"}), "Evicted"),
     "a container that waits": (
         _pod({"phase": "Pending", "containerStatuses": _state(waiting={"reason": "ImagePullBackOff"})}),
@@ -58,7 +57,6 @@ REASONS: dict[str, tuple[dict[str, Any], str]] = {
         ),
         "SchedulingGated",
     ),
-    "running": (_pod(RUNNING), "Running"),
     "being deleted": (_pod(RUNNING, deletionTimestamp="2026-01-01T00:00:00Z"), "Terminating"),
     "lost with its node": (
         _pod({"phase": "Running", "reason": "NodeLost"}, deletionTimestamp="2026-01-01T00:00:00Z"),

@@ -144,13 +144,6 @@ def test_lock_of_a_lost_server_is_ignored(pod: Path) -> None:
 # The build of the test cluster
 
 
-def test_the_build_says_which_image_and_step_it_is_at() -> None:
-    log = "Building localhost/dlspawner/hub:1 with buildah …\n[1/4] STEP 1/6: FROM x\n[4/4] STEP 13/13: CMD x\n"
-    assert product.progress(log) == f"image hub (1 of {len(IMAGES)}), 13/13: CMD x"
-    assert product.progress(f"{log}Building x/job:1 with buildah …\n") == f"image job (2 of {len(IMAGES)}), begins"
-    assert product.progress("") == f"image ? (1 of {len(IMAGES)}), begins"
-
-
 @pytest.mark.parametrize(
     ("free", "sentence"), [(1e9, "needs 8 GB of disk at .*; 1.0 GB are free"), (99e9, "Go 1.25 or newer is needed")]
 )

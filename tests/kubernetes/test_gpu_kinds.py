@@ -58,7 +58,7 @@ class KindsHub(RestHub):
         }
         file.write_text(yaml.safe_dump(cluster))
 
-    def pods(self, kubernetes: Client) -> dict[str, dict[str, Any]]:
+    def pods_by_user(self, kubernetes: Client) -> dict[str, dict[str, Any]]:
         """The pods of jobs, by user."""
         listed = kubernetes.get(f"/api/v1/namespaces/{self.namespace}/pods")["items"]
         return {one["metadata"]["annotations"]["hub.jupyter.org/username"]: one for one in listed}
@@ -87,7 +87,7 @@ def test_parts_by_a_device_plugin_are_counted_and_given_to_the_container(
         kubernetes.until(path, lambda seen: seen["status"]["allocatable"].get(MIG) == "14", "the kubelet shows them")
         job = hub.runs("alice", 2, gpu_type="part")
         assert (job["gpus"], job["gpu_type"]) == (0.284, "part")
-        pod = hub.pods(kubernetes)["alice"]["metadata"]["name"]
+        pod = hub.pods_by_user(kubernetes)["alice"]["metadata"]["name"]
         seen = kubectl("exec", "-n", hub.namespace, pod, "--", "printenv").splitlines()
         (given,) = (line.partition("=")[2].split(",") for line in seen if line.startswith("TEST_DEVICES="))
         assert len(given) == 2
@@ -146,7 +146,7 @@ def test_claims_are_allocated_by_kubernetes_and_counted_by_the_manager(hub: Kind
             ("gpu/h100", "gpu-1"),
         ]
         assert sorted(prepared) == sorted(one["metadata"]["name"] for one in claims)
-        env = hub.pods(kubernetes)["alice"]["spec"]["containers"][0]["env"]
+        env = hub.pods_by_user(kubernetes)["alice"]["spec"]["containers"][0]["env"]
         assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in env, "claimed devices come by CDI"
         why = hub.waits_for_quota("vera", 1, "claimed")
         assert why == "Team Vision uses 2 of its 2 GPUs of type claimed; this job needs 1."

@@ -130,7 +130,7 @@ def test_a_job_outlives_the_upgrade_of_an_installed_release_and_the_way_back(sta
     now = {"done": "ended", "book": "running", "train": "ended", "waits": "running"}
     wait_for(lambda: states(alice) == now, "what has ended and begun since is seen", 120)
     wait_for(lambda: alice.ready("book") and alice.ready("waits"), "the older Hub has found both")
-    assert "Jupyter Server" in alice.get("/user/alice/book/").text
+    wait_for(lambda: "Jupyter Server" in alice.get("/user/alice/book/").text, "its page, which a browser loads again")
     wait_for(lambda: ssh.run("waits", "cat ~/file").stdout == "kept\n", "ssh with the key of before")
     alice.close()
     again.close()

@@ -241,8 +241,8 @@ async def test_changed_quota_counts_and_a_broken_file_not(
     later = wants("bob")
     async with harness.manager() as leader:
         (harness.folder / "teams.yaml").write_text("teams: [")
-        board, key = leader.service.store.notices, ("", NoticeKind.CONFIG_INVALID)
-        await until(lambda: board.pending(key) is not None, "administrators are told")
+        notices, key = leader.service.store.notices, ("", NoticeKind.CONFIG_INVALID)
+        await until(lambda: notices.pending(key) is not None, "administrators have a notice")
         assert "the files were changed and are not used, the last good version stays:" in caplog.text
         assert f"{harness.folder / 'teams.yaml'}:1" in caplog.text
         assert (await leader.ask(wants(gpus=4))).decision == "admit"
@@ -250,7 +250,7 @@ async def test_changed_quota_counts_and_a_broken_file_not(
         harness.set_quota(5)
         await leader.until_state(later, JobState.STARTING)
         assert (await leader.ask(wants("carol"))).reason == "team-quota"
-        assert board.pending(key) is None, "it is taken back"
+        assert notices.pending(key) is None, "it is withdrawn"
 
 
 async def test_while_the_database_is_away_nothing_is_admitted_and_afterwards_nothing_is_lost(

@@ -20,7 +20,7 @@ SETTINGS = ("--Manager.lease_seconds=3", "--Manager.reservation_seconds=20")
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuotaHub]:
-    """Nobody gets more than two GPUs without vera or victor."""
+    """Jobs with more than two GPUs need an approval by vera or victor."""
     with running(QuotaHub(tmp_path_factory.mktemp("approval"), settings=SETTINGS, teams=TEAMS % (2, 6))) as made:
         yield made
         made.check_logs()

@@ -46,9 +46,11 @@ async def test_manager_that_takes_over_uses_the_files_that_the_other_one_had_rea
             await stack.aclose()
             await until(lambda: second.admission is not None, "the other one acts")
             assert teams(second) == {"vision": 3000, "default": 5000}
-            board = second.service.store.notices
-            await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is not None, "administrators are told")
-            told = [one.kind for one in board.read(Recipient(user="alice"), harness.clock())]
+            notices = second.service.store.notices
+            await until(
+                lambda: notices.pending(("", NoticeKind.CONFIG_INVALID)) is not None, "administrators have a notice"
+            )
+            told = [one.kind for one in notices.read(Recipient(user="alice"), harness.clock())]
             assert NoticeKind.CANNOT_START not in told, "its team is there"
 
 
@@ -84,11 +86,13 @@ async def test_a_manager_that_starts_while_a_file_is_broken_goes_on_with_the_las
     file.write_text(BROKEN)
     async with harness.manager() as leader:
         assert teams(leader) == {"vision": 3000, "default": 5000}
-        board = leader.service.store.notices
-        await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is not None, "administrators are told")
+        notices = leader.service.store.notices
+        await until(
+            lambda: notices.pending(("", NoticeKind.CONFIG_INVALID)) is not None, "administrators have a notice"
+        )
         assert "the last good version, from the database, is:" in caplog.text
         assert f"{file}:1" in caplog.text
-        told = board.pending(("", NoticeKind.CONFIG_INVALID))
+        told = notices.pending(("", NoticeKind.CONFIG_INVALID))
         assert told is not None
         assert "It is in line 1 of teams.yaml: this is not YAML: expected the node content" in told.text
         async for event in harness.cluster.watch(EVENTS, fields="involvedObject.uid=its-uid"):
@@ -97,7 +101,7 @@ async def test_a_manager_that_starts_while_a_file_is_broken_goes_on_with_the_las
                 break
         file.write_text(quota.TEAMS % 8)
         await until(lambda: teams(leader) == {"default": 8000}, "it is whole again")
-        await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is None, "and that is taken back")
+        await until(lambda: notices.pending(("", NoticeKind.CONFIG_INVALID)) is None, "and it is withdrawn")
 
 
 async def test_a_template_that_is_gone_or_broken_is_kept_with_the_files_that_name_it(harness: ManagerHarness) -> None:

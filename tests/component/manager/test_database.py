@@ -189,11 +189,11 @@ def test_wrong_url_is_a_sentence_without_the_password(url: str, sentence: str) -
     assert "secret" not in str(caught.value)
 
 
-# A database that takes every question and answers none
+# A database that accepts connections and answers no query
 
 
 def stuck(url: str) -> Engine:
-    """Whoever begins a transaction with it keeps all others from writing that they act."""
+    """Returns an engine whose open transaction keeps every other Manager from renewing its lease."""
     engine = create_engine(url)
 
     @event.listens_for(engine, "connect")

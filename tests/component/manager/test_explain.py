@@ -40,7 +40,7 @@ async def test_user_who_was_blocked_meanwhile_reads_it(harness: ManagerHarness, 
     await leader.ask(wants("holder", gpus=1))
     assert (await leader.ask(waits)).decision == "wait"
     teams.write_text(f"{teams.read_text()}\nblocked: [alice]\n")
-    await until(leader.notices, "it is told")
+    await until(leader.notices, "the notice is posted")
     [notice] = leader.notices()
     assert notice.kind is NoticeKind.CANNOT_START
     assert "You can not start jobs here; ask an administrator why. It keeps its place; cancel it if" in notice.text
@@ -69,7 +69,7 @@ async def test_user_reads_that_the_quota_is_too_low_until_it_is_enough(
         assert (await leader.ask(waits)).decision == "wait"
         assert leader.notices() == []
         harness.set_quota(4)
-        await until(leader.notices, "it is told")
+        await until(leader.notices, "the notice is posted")
         [notice] = leader.notices()
         assert notice.kind is NoticeKind.CANNOT_START
         assert re.search("has a quota of 4 GPUs of type gpu; you asked for 8.* It keeps its place", notice.text)

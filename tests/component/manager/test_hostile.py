@@ -216,7 +216,7 @@ CHANGES = [one for one in addresses() if one.method in {"POST", "PUT", "DELETE"}
 
 
 async def test_nothing_is_changed_for_a_browser_without_its_pages_value(portal: Portal, person: str) -> None:
-    """What another site could send with somebody's cookies is refused everywhere."""
+    """Every change that another site could send with a user's cookies is refused."""
     job = await portal.runs(wants(person, server="train"))
     answers: dict[str, int] = {}
 

@@ -42,7 +42,7 @@ def read_audit_event(payload: bytes, *, by_client: bool, commands: bool = False)
     if kind == CHANNEL_OPEN:
         return _open(payload)
     if kind == CHANNEL_REQUEST:
-        return _wish(payload, commands) if by_client else _end(payload)
+        return _request(payload, commands) if by_client else _end(payload)
     return _listen(payload) if kind == GLOBAL_REQUEST and by_client else None
 
 
@@ -57,7 +57,7 @@ def _open(payload: bytes) -> AuditEvent | None:
     return AuditEvent("channel", {"kind": _said(name)})
 
 
-def _wish(payload: bytes, commands: bool) -> AuditEvent | None:
+def _request(payload: bytes, commands: bool) -> AuditEvent | None:
     name, rest = text_at(payload, 5)
     what = text_at(payload, rest + 1)[0]
     if name == b"shell":

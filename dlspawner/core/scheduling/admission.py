@@ -97,7 +97,7 @@ class _SkipCache:
     """The results of a pass on jobs that cannot start, for the jobs behind them in their lanes."""
 
     def __init__(self, state: ClusterState, now: datetime) -> None:
-        self._world, self._now = state, now
+        self._state, self._now = state, now
         self._most = {(lane, team): self._left(lane, team) for lane, teams in state.queues.items() for team in teams}
         self.full = {where for where, left in self._most.items() if left <= 0}
         self._charges: set[tuple[str, ResourceRequest]] = set()
@@ -108,7 +108,7 @@ class _SkipCache:
 
     def _left(self, lane: QueueKey, team: str) -> float:
         """Returns the rest of a team's quota, or of what it may borrow; infinite where jobs may stop others for it."""
-        kind, state = lane[1], self._world
+        kind, state = lane[1], self._state
         if not state.cluster.scheduler.is_native or kind is None:
             return inf  # an engine counts, or nothing is counted
         if lane[0]:
@@ -117,7 +117,7 @@ class _SkipCache:
         return inf if known is None or known.borrow_limit is None else known.borrow_limit - state.borrowed(team)
 
     def _stops_own(self, name: str) -> bool:
-        team = self._world.team(name)
+        team = self._state.team(name)
         return team is not None and team.preempt_within_team
 
     def for_all_like(self, job: Job) -> bool:
@@ -148,10 +148,10 @@ class _SkipCache:
         """True if a guaranteed job waits for its own team: behind a job that it may not pass, or for its share."""
         if left == inf:
             return False
-        ahead = queue.first_past_max_wait(lane, job.team, self._world, self._now)
+        ahead = queue.first_past_max_wait(lane, job.team, self._state, self._now)
         if ahead is not None and job_order_key(ahead) < job_order_key(job) and takes_quota_of(ahead, job, int(left)):
             return True
-        return job.request in full_share_requests(job.team, self._world)
+        return job.request in full_share_requests(job.team, self._state)
 
     def started(self, job: Job) -> None:
         where = queue_key(job), job.team

@@ -88,14 +88,14 @@ def estimate_starts(snapshot: Snapshot, plays: Sequence[Starts], durations: RunT
 
 class _Simulation:
     def __init__(self, state: ClusterState, known: KnownEnds, pick: Pick, now: datetime) -> None:
-        self._world, self._known, self._pick, self._begun = state, known, pick, now
+        self._state, self._known, self._pick, self._begun = state, known, pick, now
         self._ends: dict[str, datetime] = {}  # of its own accord
         self._agenda: list[tuple[datetime, str]] = []
         self._starts: dict[str, datetime] = {}
         self._waiting = {job.id for job in state.jobs.values() if job.state is JobState.QUEUED}
 
     def run(self) -> Starts:
-        for job in sorted(self._world.jobs.values(), key=lambda job: job.id):
+        for job in sorted(self._state.jobs.values(), key=lambda job: job.id):
             if job.holds:
                 self._holds(job, self._begun)
         now = self._begun
@@ -130,16 +130,16 @@ class _Simulation:
         until = now + max(_GRAIN, _COARSER * (now - self._begun))
         while self._agenda and self._agenda[0][0] <= until:
             now, name = heappop(self._agenda)
-            job = self._world.jobs.get(name)
+            job = self._state.jobs.get(name)
             if job is None or not job.holds:
                 continue
             end = self._ends.get(name)
             if end is not None and end <= now:
-                self._world.remove(name)
+                self._state.remove(name)
         return now
 
     def _cycle(self, now: datetime) -> None:
-        done = cycle.run(self._world, now, failed=lambda _job, _error: None)
+        done = cycle.run(self._state, now, failed=lambda _job, _error: None)
         for job in done.stopped:
             self._ends.pop(job.id, None)
         for job in done.noticed:

@@ -86,7 +86,7 @@ class OutboxSender:
         except DeliveryFailed as no:
             last = no.for_good or message.attempts + 1 >= _ATTEMPTS
             log.warning("%s %s: %s", told, "given up" if last else "will be sent again", no)
-            return f"“{message.title}” ({message.posted:%d %B, %H:%M UTC}), {message.channel}: {no}" if last else None
+            return f"“{message.title}” ({message.posted:%d %B, %H:%M UTC}): {no}" if last else None
         log.info("%s sent", told)
         return ""
 

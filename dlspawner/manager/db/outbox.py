@@ -100,11 +100,13 @@ def claim(connection: Connection, message: OutboxMessage, due: datetime) -> bool
 
 
 def remove(connection: Connection, message: OutboxMessage, problem: str = "") -> None:
-    """The message was sent, or with a ``problem`` is given up; its person reads why."""
-    problem = clean(problem, LONGEST_TEXT)
+    """The message was sent, or with a ``problem`` is given up; its person reads why until one of this channel is sent."""
     connection.execute(delete(outbox).where(outbox.c.id == message.id))
-    mine = (_SETTINGS.user_name == message.user) & (_SETTINGS.problem != problem)
-    connection.execute(update(notification_settings).where(mine).values(problem=problem))
+    shown = _SETTINGS.user_name == message.user
+    if not problem:
+        shown &= _SETTINGS.problem.startswith(f"{message.channel}, ")
+    text = clean(f"{message.channel}, {problem}", LONGEST_TEXT) if problem else ""
+    connection.execute(update(notification_settings).where(shown).values(problem=text))
 
 
 def _settings(row: Row[Any]) -> NotificationSettings:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from email.message import Message
 from email.policy import SMTP as POLICY
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from dlspawner.manager.db import outbox
 from dlspawner.manager.db.repository import JobRepository
 from dlspawner.manager.db.store import DatabaseUnavailable
 from dlspawner.manager.db.tables import outbox as rows
-from dlspawner.manager.model.message import NotificationSettings, Topic
+from dlspawner.manager.model.message import Channel, NotificationSettings, OutboxMessage, Topic
 from dlspawner.manager.model.notice import NoticeKind
 from dlspawner.manager.state.notify import post
 from tests.component.manager.manager_harness import Leader, ManagerHarness, until, wants
@@ -212,8 +213,14 @@ async def test_message_that_is_not_taken_is_given_up_and_its_person_reads_why(
             await until(lambda count=attempt: len(receivers.requests) == count, f"attempt {attempt}")
             harness.clock.moved += timedelta(hours=1)
         await until_sent(leader)
-        found = await leader.repository.read(lambda connection: outbox.read_settings(connection, {"alice"}))
-    assert f"webhook: 127.0.0.1 answered {status}" in found["alice"].problem
+        shown = []
+        for channel in (Channel.EMAIL, Channel.WEBHOOK):
+            sent = OutboxMessage("1", "alice", channel, "", "", "", "", NOW, 1, NOW)
+            await leader.repository.write_as_any(partial(outbox.remove, message=sent))
+            found = await leader.repository.read(lambda connection: outbox.read_settings(connection, {"alice"}))
+            shown.append(found["alice"].problem)
+    assert shown[0].startswith("webhook, “") and f": 127.0.0.1 answered {status}" in shown[0], "mail says nothing of it"
+    assert shown[1] == "", "the webhook works again"
     assert {path for path, _, _ in receivers.requests} == {"/hook"}, "no redirect is followed"
 
 

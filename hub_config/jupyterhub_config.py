@@ -192,6 +192,6 @@ if c.DLSpawner.special_namespace == c.KubeSpawner.namespace:
 hub = configuration.of_hub(DLSpawner, c)
 problems = [*configuration.problems(hub), *configuration.job_problems(hub)]
 if problems:
-    sys.exit("Nobody could start a job: " + "; ".join(problems) + ".")
+    sys.exit("No job could be started: " + "; ".join(problems) + ".")
 if "authenticator_class" not in c.JupyterHub:
-    sys.exit(f"Nobody could log in: set c.JupyterHub.authenticator_class in {overrides}.")
+    sys.exit(f"No login would be possible: set c.JupyterHub.authenticator_class in {overrides}.")

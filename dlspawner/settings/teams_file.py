@@ -35,7 +35,7 @@ def read_teams(root: Entry, cluster: ClusterConfig, templates: Collection[str]) 
     file = root.section(_KEYS)
     listed = root.entries().get("teams")
     if listed is not None and listed.value is None:
-        listed.problem("there is nothing below it: nobody would have a quota. Write `teams: {}` if that is meant.")
+        listed.problem("there is nothing below it, so no team would have a quota. Write `teams: {}` if that is meant.")
     teams = tuple(_team(name, entry, cluster, templates) for name, entry in file.children("teams").items())
     _check_gids(file, teams)
     return TeamsConfig(teams, frozenset(file.texts("blocked", _PERSON, "a user name")))
@@ -90,7 +90,7 @@ def _user_caps(team: Section) -> UserCaps:
         return UserCaps()
     caps = UserCaps(_milli(section, "soft"), _milli(section, "hard"))
     if caps.soft is not None and caps.hard is not None and caps.soft > caps.hard:
-        section.entry.problem("soft is more than hard, so nobody could ever ask for approval.")
+        section.entry.problem("soft is more than hard, so no job could ever wait for approval.")
     return caps
 
 

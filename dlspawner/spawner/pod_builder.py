@@ -355,7 +355,9 @@ def _unusable(spawner: Any, why: str, sentence: str = UNUSABLE) -> StartRefused:
 STATE_SPECIAL = "dlspawner_special"
 _SHOWN = 3  # uses that a sentence names
 NOWHERE = "This template needs special permissions (%s), and this Hub has no place for such jobs. Ask an administrator."
-NOBODY = "This template needs special permissions (%s), which nobody can approve here. Ask an administrator."
+NO_APPROVAL = (
+    "This template needs special permissions (%s), which cannot be approved without a Manager. Ask an administrator."
+)
 
 
 def check_place(spawner: Any, template: Template, *, has_manager: bool) -> None:
@@ -368,7 +370,7 @@ def check_place(spawner: Any, template: Template, *, has_manager: bool) -> None:
         raise StartRefused(NOWHERE % words, reason="special-namespace", status=403)
     if not has_manager:
         spawner.log.error("template=%s needs %s: there is no Manager to approve it", template.name, words)
-        raise StartRefused(NOBODY % words, reason="special-approval", status=403)
+        raise StartRefused(NO_APPROVAL % words, reason="special-approval", status=403)
 
 
 def check_permissions(spawner: Any, manifest: dict[str, Any], template: Template, cluster: ClusterConfig) -> None:

@@ -213,7 +213,7 @@ class Revalidator:
 
 LOST = "your computer does not answer any more"
 BLOCKED = "your account may not use this gateway: ask an administrator"
-UNTOLD = "nobody can tell right now whether your account may use this gateway: try again later"
+UNTOLD = "it cannot be checked now whether your account may use this gateway: try again later"
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from ssh_gateway.session.upstream import Access, enter
 from ssh_gateway.transport.server import Downstream, LoginHandler
 
 # An invalid name is looked up like any other, under a name that no Hub gives.
-NOBODY = routing.LoginName("..nobody..", "")
+NO_LOGIN = routing.LoginName("..nobody..", "")
 PROMPT = "Hub API token as password: "  # lftp and sshpass answer only a prompt that ends in "password:"
 LONGEST_TOKEN = 4096
 TOO_MANY_LOGINS = "too many logins are going on: try again in a moment"
@@ -66,7 +66,7 @@ class Attempt:
     """
 
     written: str = ""
-    logins: tuple[routing.LoginName, ...] = (NOBODY,)
+    logins: tuple[routing.LoginName, ...] = (NO_LOGIN,)
     method: str = ""
     key: str = ""
     judged: bool = True
@@ -143,7 +143,7 @@ async def _verify_key(connection: ClientConnection, credential: SignedKey) -> Id
 
 
 async def _verify_certificate(connection: ClientConnection, certificate: UserCertificate) -> Identity | None:
-    client, attempt, login, problem = connection.client, connection.attempt, NOBODY, None
+    client, attempt, login, problem = connection.client, connection.attempt, NO_LOGIN, None
     foldable = {name for name in certificate.principals if name != certificates.folded(name) == attempt.login.user}
     try:
         unknown = await client.gateway.auth_backend.deleted_users(foldable)
@@ -157,7 +157,7 @@ async def _verify_certificate(connection: ClientConnection, certificate: UserCer
         problem, judged = str(unavailable), False
     if not judged:  # users do not pay for an administrator's mistake, nor for a Hub that is away
         connection.attempt = replace(attempt, judged=False)
-    if problem is not None or login is NOBODY:
+    if problem is not None or login is NO_LOGIN:
         client.show(problem or "this is no login name")
         return None
     return certificates.verify_certificate(certificate, login.user)
@@ -186,7 +186,7 @@ async def _verify_token(connection: ClientConnection, token: Token) -> Identity 
     finally:
         if charged:
             gateway.penalties.token_failed(client.source, user, gateway.now(), judged=refusal is None)
-    if identity is None or attempt.login is NOBODY:
+    if identity is None or attempt.login is NO_LOGIN:
         await asyncio.sleep(max(0.0, started + gateway.limits.failure_seconds - time.monotonic()))
         return None
     return replace(identity, token=token.text)
@@ -314,7 +314,7 @@ class ClientConnection(LoginHandler):
 
     def begin_auth(self, username: str) -> bool:
         typed = self.client.leg.login_name
-        self.attempt = Attempt(typed, self._read_logins(typed, username) or (NOBODY,))
+        self.attempt = Attempt(typed, self._read_logins(typed, username) or (NO_LOGIN,))
         return True
 
     def _read_logins(self, typed: str, folded: str) -> tuple[routing.LoginName, ...]:
@@ -391,7 +391,7 @@ class ClientConnection(LoginHandler):
             except BackendUnavailable as problem:
                 found = ()
                 self.client.show(str(problem))
-            self._keys[user] = () if user == NOBODY.user else found
+            self._keys[user] = () if user == NO_LOGIN.user else found
         return self._keys[user]
 
     async def _token(self, method: str, text: str) -> bool:

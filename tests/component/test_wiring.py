@@ -180,7 +180,7 @@ PROFILES = 'c.KubeSpawner.profile_list = [{"display_name": "GPU"}]\n'
 )
 def test_what_would_have_no_effect_is_refused(config_dir: Path, more: str, limits: Any, sentence: str) -> None:
     (config_dir / "teams.yaml").write_text(yaml.safe_dump({"teams": {"default": limits}}))
-    with pytest.raises(SystemExit, match=f"Nobody could start a job: .*{sentence}"):
+    with pytest.raises(SystemExit, match=f"No job could be started: .*{sentence}"):
         load(LOGIN_BY_GITHUB + more)
 
 
@@ -192,7 +192,9 @@ def test_without_limits_neither_a_manager_nor_one_namespace_is_needed(config_dir
 
 
 def test_the_hub_does_not_start_without_an_authenticator(config_dir: Path) -> None:
-    with pytest.raises(SystemExit, match=r"Nobody could log in: set c\.JupyterHub\.authenticator_class in .*overrides"):
+    with pytest.raises(
+        SystemExit, match=r"No login would be possible: set c\.JupyterHub\.authenticator_class in .*overrides"
+    ):
         load()
 
 

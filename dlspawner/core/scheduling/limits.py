@@ -407,7 +407,7 @@ def _over_soft_cap(job: Job, state: ClusterState) -> RequiredApproval | None:
         held_too = f" and {hold} {shown(held)}" if held else ""
         sentence = (
             f"Team {title} gives one person at most {counted(soft)} without approval; "
-            f"you asked for {shown(asked)}{held_too}, so it waits until somebody approves it."
+            f"you asked for {shown(asked)}{held_too}, so it waits for approval."
         )
     if hard is not None and held + asked > hard:
         sentence += f" Once approved, it still waits for your other jobs: one person holds at most {shown(hard)}."

@@ -156,7 +156,7 @@ def outcome_sentence(request: ApprovalRequest) -> str:
         case ApprovalState.APPROVED | ApprovalState.DENIED:
             return f"It was {request.standing.value} already, {_ended(decision_sentence(request))}"
         case ApprovalState.WITHDRAWN:
-            return "Nobody has to decide it any more: it was withdrawn."
+            return "It was withdrawn, so there is nothing to decide."
         case _:
             assert_never(request.standing)
 

@@ -144,7 +144,7 @@ def _idle_elsewhere(waiting: Job, state: ClusterState) -> str:
 
 _KEPT_TOGETHER = "That team's idle GPUs on other nodes stay together, for larger jobs of it."
 _KEPT_FOR_OTHERS = (
-    "Idle GPUs elsewhere are kept for other teams: a job that nobody may stop would be in their way there."
+    "Idle GPUs elsewhere are kept for other teams: a job that may not be preempted would be in their way there."
 )
 
 

@@ -100,7 +100,7 @@ def claim(connection: Connection, message: OutboxMessage, due: datetime) -> bool
 
 
 def remove(connection: Connection, message: OutboxMessage, problem: str = "") -> None:
-    """The message was sent, or with a ``problem`` is given up; its person reads why until one of this channel is sent."""
+    """The message was sent, or with a ``problem`` is given up; its person reads why until this channel sends one."""
     connection.execute(delete(outbox).where(outbox.c.id == message.id))
     shown = _SETTINGS.user_name == message.user
     if not problem:

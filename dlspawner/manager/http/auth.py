@@ -222,7 +222,7 @@ async def _ask_hub(auth: ServiceAuth, handler: RequestHandler, seconds: float) -
         async with asyncio.timeout(seconds):
             model: dict[str, Any] | None = await auth.get_user(handler, sync=False)
     except TimeoutError as error:
-        raise HubUnavailable("The Hub does not answer, so nobody can be recognised. Try again soon.") from error
+        raise HubUnavailable("The Hub does not answer, so no login or token can be checked. Try again soon.") from error
     except (aiohttp.ClientError, ValueError) as error:  # it broke off in its answer, or something else answered
         raise HubUnavailable("The Hub's answer could not be understood. Try again soon.") from error
     except HTTPError as error:

@@ -15,7 +15,7 @@ from ssh_gateway.core import packets
 from ssh_gateway.core.addresses import read_networks
 from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.session.context import GatewayLimits
-from ssh_gateway.session.login import NOBODY, TOO_MANY
+from ssh_gateway.session.login import NO_LOGIN, TOO_MANY
 from ssh_gateway.transport.keys import GatewayKeys
 from tests.component.gateway.hostile import DENIED as DENIED_PACKET
 from tests.component.gateway.hostile import IGNORE, before_login, call, disconnect, drop, pour
@@ -106,7 +106,7 @@ async def test_wrong_credentials_have_the_same_answer(running: Running, mallory:
     logins = ("alice+train", "alice+nothing", "ghost+train", "a/b+train", "alice")
     keys = [await mallory.ssh(f"{login}@gateway", "id") for login in logins]
     assert {(done.status, done.out, done.err.split(": ", 1)[1].strip()) for done in keys} == {(255, b"", DENIED)}
-    assert running.people.asked == ["alice", "alice", "ghost", NOBODY.user, "alice"], "one look-up, whoever it is"
+    assert running.people.asked == ["alice", "alice", "ghost", NO_LOGIN.user, "alice"], "one look-up, whoever it is"
     tokens = [
         await with_token(mallory, token, login, *PASSWORD)
         for token in ("wrong", "mallorys", "service")

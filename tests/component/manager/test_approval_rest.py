@@ -75,7 +75,7 @@ async def test_decision_about_a_job_without_an_open_request_is_refused(real_hub:
     job = await waits(served, "bob")
     assert await served.leader.cancel("bob")
     status, problem = await served.ask(token, f"jobs/{job.job}/deny", "POST")
-    assert (status, problem["detail"]) == (409, "Nobody has to decide it any more: it was withdrawn.")
+    assert (status, problem["detail"]) == (409, "It was withdrawn, so there is nothing to decide.")
 
 
 async def test_list_has_filters_and_pages(real_hub: RealHub, served: Served) -> None:

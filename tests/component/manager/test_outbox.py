@@ -219,7 +219,8 @@ async def test_message_that_is_not_taken_is_given_up_and_its_person_reads_why(
             await leader.repository.write_as_any(partial(outbox.remove, message=sent))
             found = await leader.repository.read(lambda connection: outbox.read_settings(connection, {"alice"}))
             shown.append(found["alice"].problem)
-    assert shown[0].startswith("webhook, “") and f": 127.0.0.1 answered {status}" in shown[0], "mail says nothing of it"
+    assert shown[0].startswith("webhook, “"), "a mail that was sent says nothing of it"
+    assert f": 127.0.0.1 answered {status}" in shown[0]
     assert shown[1] == "", "the webhook works again"
     assert {path for path, _, _ in receivers.requests} == {"/hook"}, "no redirect is followed"
 

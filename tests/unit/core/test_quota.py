@@ -497,14 +497,14 @@ SENTENCES: dict[str, Case] = {
     "how many the soft cap allows, and the approvers": Case(
         cluster_state(team("a", 8, soft=2, admins=("vera",)), N1),
         asks(3),
-        "Team a gives one person at most 2 GPUs without approval; you asked for 3, so it waits until somebody approves "
-        "it. vera can approve it for team a.",
+        "Team a gives one person at most 2 GPUs without approval; you asked for 3, so it waits for "
+        "approval. vera can approve it for team a.",
     ),
     "what the person holds besides, and that a team without admins has the Hub's": Case(
         cluster_state(team("a", 8, soft=2), N1, runs("r", "a", 1, "n1")),
         asks(3),
-        "Team a gives one person at most 2 GPUs without approval; you asked for 3 and hold 1, so it waits until "
-        "somebody approves it. Team a has no admin: an administrator of the Hub can approve it.",
+        "Team a gives one person at most 2 GPUs without approval; you asked for 3 and hold 1, so it waits for "
+        "approval. Team a has no admin: an administrator of the Hub can approve it.",
     ),
     "that it can wait for the person's own jobs instead": Case(
         cluster_state(team("a", 8, soft=3, admins=("vera", "victor", "wim")), N1, runs("r", "a", 2, "n1")),
@@ -515,8 +515,8 @@ SENTENCES: dict[str, Case] = {
     "that users do not approve their own jobs, and what an approval does not do": Case(
         cluster_state(team("a", 8, soft=2, hard=4, admins=("alice",)), N1, runs("r", "a", 2, "n1")),
         asks(3),
-        "Team a gives one person at most 2 GPUs without approval; you asked for 3 and hold 2, so it waits until "
-        "somebody approves it. Once approved, it still waits for your other jobs: one person holds at most 4. "
+        "Team a gives one person at most 2 GPUs without approval; you asked for 3 and hold 2, so it waits for "
+        "approval. Once approved, it still waits for your other jobs: one person holds at most 4. "
         "Team a has no other admin: an administrator of the Hub can approve it.",
     ),
     "what the person was promised": Case(

@@ -31,7 +31,9 @@ _TOO_MANY = {
     "programs": "Your programs follow the jobs with {} streams already; close one.",
     "service": "This service follows the jobs with {} streams already; close one.",
 }
-EVERYBODY = "More pages and programs follow the jobs than this service can keep up to date; ask again now and then."
+TOO_MANY_LISTENERS = (
+    "More pages and programs follow the jobs than this service can keep up to date; ask again now and then."
+)
 
 
 class EventStreamHandler(ApiHandler):
@@ -41,7 +43,7 @@ class EventStreamHandler(ApiHandler):
         share = self._share(self.caller)
         listener = self._changes().subscribe(self.viewer(AccessRight.SEE), share)
         if isinstance(listener, ListenerLimit):
-            sentence = EVERYBODY if listener is ListenerLimit.ALL else _TOO_MANY[share.kind].format(PER_SHARE)
+            sentence = TOO_MANY_LISTENERS if listener is ListenerLimit.ALL else _TOO_MANY[share.kind].format(PER_SHARE)
             raise HttpProblem(listener.value, sentence, {"Retry-After": "60"})
         self._listener = listener
         self.set_header("Content-Type", "text/event-stream")

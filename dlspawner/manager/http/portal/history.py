@@ -35,7 +35,7 @@ from dlspawner.manager.model.access import AccessRight
 from dlspawner.manager.model.gpu_hours import AMOUNTS, GpuHoursQuery, GroupBy, gpu_hours_query
 
 COLUMN_TITLES = {GroupBy.TEAM: "Team", GroupBy.USER: "Person", GroupBy.GPU_TYPE: "GPU type"}
-NOBODY = "(none)"
+NO_VALUE = "(none)"
 PLOTTED = ("requested", "allocated", "used", "reclaimed")
 SERIES = 6  # in a chart; what is more is one series, "others"
 OTHERS = "others"
@@ -124,7 +124,7 @@ class HistoryPage(PortalPage):
 
 
 def _name(key: object, names: Mapping[str, str]) -> str:
-    return names.get(str(key), str(key)) or NOBODY
+    return names.get(str(key), str(key)) or NO_VALUE
 
 
 def _sum(rows: Sequence[Row]) -> dict[str, float]:

@@ -11,27 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dlspawner.simulate.report import private_waits, summarize
-from dlspawner.simulate.scenario import Scenario, make
+from dlspawner.simulate.scenario import make
 from dlspawner.simulate.sweep import Setting, play
 from dlspawner.simulate.trace import Load, Loader, Span, Trace, TraceJob, with_borrowers
-
-
-def at_once(scenario: Scenario) -> Scenario:
-    """The same without notice and minimum run time, for which sharing safety makes an exception."""
-    rules = replace(scenario.cluster.scheduling, notice=timedelta(0), min_run=timedelta(0))
-    return replace(scenario, cluster=replace(scenario.cluster, scheduling=rules))
-
-
-@given(st.integers(0, 10**6), st.sampled_from([0.0, 0.4]))
-@settings(max_examples=8, deadline=None)
-def test_no_team_waits_longer_than_on_its_own_cluster_with_any_seed(seed: int, borrowers: float) -> None:
-    trace = with_borrowers(Load(jobs=150, days=1).trace(Random(seed)), borrowers, Random(seed))
-    scenario = at_once(make(trace, (None, None), load=0.6))
-    alone, replay = private_waits(scenario, trace), scenario.replay(trace)
-    replay.run()
-    everything = summarize(replay, scenario, alone).rows[-1]
-    assert (everything.excess_max or 0.0) < 1e-3
-    assert everything.started == everything.jobs == 150
 
 
 @given(

@@ -75,7 +75,6 @@ CASES = {
         waits=True,
     ),
     "quota": Case("GPUs (9 asked for, ", notebook(**asks(cpu="10m", memory="64Mi", **{GPU: "9"}))),
-    "limit": Case("memory: at most 100Gi per container, not 200Gi", notebook(**asks(cpu="1", memory="200Gi"))),
     "security": Case("security level “restricted” forbids", spec(hostNetwork=True)),
     "no-nodeport": Case("no NodePort left", {}, template="shell"),
 }
@@ -83,13 +82,11 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def namespace(kubernetes: Client) -> Iterator[str]:
-    """The jobs' namespace, with quota, limits and claims that nothing but the failures notices."""
+    """The jobs' namespace, with quota and claims that nothing but the failures notices."""
     with kubernetes.namespace("failures", RESTRICTED) as name:
         core = f"/api/v1/namespaces/{name}"
         hard = {f"requests.{GPU}": "7", "services.nodeports": "0"}
         kubernetes.create(f"{core}/resourcequotas", {"metadata": {"name": "jobs"}, "spec": {"hard": hard}})
-        limits = [{"type": "Container", "max": {"memory": "100Gi"}}]
-        kubernetes.create(f"{core}/limitranges", {"metadata": {"name": "jobs"}, "spec": {"limits": limits}})
         claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
         kubernetes.create(
             f"{core}/persistentvolumeclaims",

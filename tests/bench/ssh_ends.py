@@ -21,7 +21,7 @@ from ssh_gateway.backends.directory import SshEndpoint
 from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.transport.fastpath import READ
 from ssh_gateway.transport.keys import load_or_make
-from tests.component.gateway.peers import JOB, FakePeople, FakePlaces, gateway
+from tests.component.gateway.peers import JOB, FakeAuthBackend, FakeJobDirectory, gateway
 
 LOGINS_AT_ONCE = 8
 EVERYBODY = GatewayLimits(
@@ -35,16 +35,16 @@ EVERYBODY = GatewayLimits(
 
 async def be_gateway(folder: str, port: str, job_port: str, idle_port: str) -> None:
     """alice and bob have the job `train`, a real sshd; alice has `idle` as well, which is ``pod``."""
-    people, key = FakePeople(), asyncssh.read_public_key(f"{folder}/client/id.pub")
+    auth_backend, key = FakeAuthBackend(), asyncssh.read_public_key(f"{folder}/client/id.pub")
     ends = {"train": (job_port, f"{folder}/job/host.pub"), "idle": (idle_port, f"{folder}/pod.pub")}
-    places = FakePlaces()
+    job_directory = FakeJobDirectory()
     for user in ("alice", "bob"):
-        people.register(user, key)
+        auth_backend.register(user, key)
         for server, (at, host_key) in ends.items():
             target = SshEndpoint(JOB, user, server, "127.0.0.1", int(at), "person", Path(host_key).read_text().strip())
-            places.targets[user, server] = target
+            job_directory.targets[user, server] = target
     keys = load_or_make(Path(folder) / "gateway")
-    async with gateway(keys, people, places, limits=EVERYBODY, interval=10.0, shared_port=int(port)):
+    async with gateway(keys, auth_backend, job_directory, limits=EVERYBODY, interval=10.0, shared_port=int(port)):
         print("listening", flush=True)
         await told()
 

@@ -21,7 +21,7 @@ from dlspawner.clients.kubernetes import (
     WatchEvent,
 )
 from dlspawner.devcluster import api as embedded
-from tests.component.spawner.test_manager_link import answering, never
+from tests.harness.http_servers import answering, never
 from tests.harness.scripted_api import EXPIRED, ScriptedApi, Watched, bookmark, event, listed, pod
 
 KUBECONFIG = """

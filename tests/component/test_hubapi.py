@@ -24,7 +24,7 @@ from dlspawner.clients.hub import (
     read_identity,
     read_user,
 )
-from tests.component.spawner.test_manager_link import answering, never
+from tests.harness.http_servers import answering, never
 from tests.harness.ports import free_port
 
 ACCESS = {

@@ -25,10 +25,10 @@ from dlspawner.settings import Settings
 from tests.bench.spawn import RESPONDER
 from tests.component.manager.quota import TEMPLATE
 from tests.component.manager.rest import RestHub
-from tests.component.spawner.test_manager_link import answering
 from tests.component.spawner.test_special import _answer
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
+from tests.harness.http_servers import answering
 from tests.kubernetes import counted
 from tests.kubernetes.conftest import Image, Kubectl
 from tests.kubernetes.jobs import SMALL, TEAMS, Job, JobBuilder, shipped

@@ -11,7 +11,7 @@ import pytest
 
 from ssh_gateway.transport.keys import GatewayKeys
 from tests.component.gateway.cluster import embedded_api
-from tests.component.gateway.peers import Client, FakePeople, FakePlaces, Lab, Running, Sshd, gateway
+from tests.component.gateway.peers import Client, FakeAuthBackend, FakeJobDirectory, Lab, Running, Sshd, gateway
 from tests.component.manager.real_hub import RealHub
 from tests.component.manager.real_hub import running as running_real_hub
 from tests.harness.ports import free_port
@@ -54,21 +54,23 @@ def mallorys_key() -> asyncssh.SSHKey:
 
 
 @pytest.fixture
-def people(alices_key: asyncssh.SSHKey, mallorys_key: asyncssh.SSHKey) -> FakePeople:
-    found = FakePeople()
+def auth_backend(alices_key: asyncssh.SSHKey, mallorys_key: asyncssh.SSHKey) -> FakeAuthBackend:
+    found = FakeAuthBackend()
     found.register("alice", alices_key)
     found.register("mallory", mallorys_key)
     return found
 
 
 @pytest.fixture
-def places(sshd: Sshd) -> FakePlaces:
-    return FakePlaces({("alice", "train"): sshd.target()})
+def job_directory(sshd: Sshd) -> FakeJobDirectory:
+    return FakeJobDirectory({("alice", "train"): sshd.target()})
 
 
 @pytest.fixture
-async def running(keys: GatewayKeys, people: FakePeople, places: FakePlaces) -> AsyncIterator[Running]:
-    async with gateway(keys, people, places) as found:
+async def running(
+    keys: GatewayKeys, auth_backend: FakeAuthBackend, job_directory: FakeJobDirectory
+) -> AsyncIterator[Running]:
+    async with gateway(keys, auth_backend, job_directory) as found:
         yield found
 
 
@@ -95,5 +97,11 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def lab(keys: GatewayKeys, people: FakePeople, places: FakePlaces, alices_key: asyncssh.SSHKey, tmp_path: Path) -> Lab:
-    return Lab(keys, people, places, alices_key, tmp_path)
+def lab(
+    keys: GatewayKeys,
+    auth_backend: FakeAuthBackend,
+    job_directory: FakeJobDirectory,
+    alices_key: asyncssh.SSHKey,
+    tmp_path: Path,
+) -> Lab:
+    return Lab(keys, auth_backend, job_directory, alices_key, tmp_path)

@@ -151,7 +151,7 @@ class Sshd:
 
 
 @dataclass
-class FakePeople:
+class FakeAuthBackend:
     """The Hub and the Manager, as dictionaries."""
 
     keys: dict[str, list[RegisteredKey]] = field(default_factory=dict)
@@ -252,7 +252,7 @@ class FakePeople:
 
 
 @dataclass
-class FakePlaces:
+class FakeJobDirectory:
     """The cluster, as a dictionary of targets."""
 
     targets: dict[tuple[str, str], SshEndpoint] = field(default_factory=dict)
@@ -286,16 +286,16 @@ class Running:
     """A gateway that listens, with everything behind it at hand."""
 
     server: GatewayServer
-    people: FakePeople
-    places: FakePlaces
+    auth_backend: FakeAuthBackend
+    job_directory: FakeJobDirectory
     port: int
 
 
 @contextlib.asynccontextmanager
 async def gateway(
     keys: GatewayKeys,
-    people: FakePeople,
-    places: FakePlaces,
+    auth_backend: FakeAuthBackend,
+    job_directory: FakeJobDirectory,
     *,
     limits: GatewayLimits | None = None,
     policy: RelayPolicy | None = None,
@@ -307,12 +307,12 @@ async def gateway(
     shared_port: int = 0,
 ) -> AsyncIterator[Running]:
     """A gateway on a free port of the loopback, or on one that others may have too, in this event loop."""
-    activity = ActivityReporter(people, interval)
-    revalidator = Revalidator(people, places, interval, revocations=revocations or RevocationList())
+    activity = ActivityReporter(auth_backend, interval)
+    revalidator = Revalidator(auth_backend, job_directory, interval, revocations=revocations or RevocationList())
     server = GatewayServer(
         keys=keys,
-        auth_backend=people,
-        job_directory=places,
+        auth_backend=auth_backend,
+        job_directory=job_directory,
         activity=activity,
         hub_public_url="http://hub.example/",
         limits=limits or GatewayLimits(failure_seconds=0.1, drain_seconds=0.0, rules=PenaltyRules(penalty_seconds=0.0)),
@@ -325,7 +325,7 @@ async def gateway(
     reporting = asyncio.create_task(activity.run(), name="report activity")
     checking = asyncio.create_task(revalidator.run(), name="revalidation")
     try:
-        yield Running(server, people, places, port)
+        yield Running(server, auth_backend, job_directory, port)
     finally:
         reporting.cancel()
         checking.cancel()
@@ -523,13 +523,18 @@ class Lab:
     """The parts of gateways that a test starts with its own settings."""
 
     keys: GatewayKeys
-    people: FakePeople
-    places: FakePlaces
+    auth_backend: FakeAuthBackend
+    job_directory: FakeJobDirectory
     alices_key: asyncssh.SSHKey
     folder: Path
 
     def gateway(self, **options: Any) -> contextlib.AbstractAsyncContextManager[Running]:
-        return gateway(self.keys, options.pop("people", self.people), options.pop("places", self.places), **options)
+        return gateway(
+            self.keys,
+            options.pop("auth_backend", self.auth_backend),
+            options.pop("job_directory", self.job_directory),
+            **options,
+        )
 
     def client(self, running: Running, name: str = "alice") -> Client:
         """OpenSSH's clients with alice's key."""

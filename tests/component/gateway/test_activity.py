@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 from ssh_gateway.backends.activity import ActivityReporter
-from tests.component.gateway.peers import Client, FakePeople, Running, until
+from tests.component.gateway.peers import Client, FakeAuthBackend, Running, until
 
 
 @contextlib.asynccontextmanager
@@ -21,86 +21,86 @@ async def telling(reporter: ActivityReporter) -> AsyncIterator[ActivityReporter]
         await asyncio.gather(task, return_exceptions=True)
 
 
-def told(people: FakePeople, at: int = -1) -> list[tuple[str, str, bool]] | None:
+def told(auth_backend: FakeAuthBackend, at: int = -1) -> list[tuple[str, str, bool]] | None:
     """One report to the Manager: user, server, and if a session is open."""
-    return [(one.user, one.server, one.open) for one in people.sessions[at]] if people.sessions else None
+    return [(one.user, one.server, one.open) for one in auth_backend.sessions[at]] if auth_backend.sessions else None
 
 
-def ever_told(people: FakePeople, *jobs: tuple[str, str, bool]) -> bool:
-    return list(jobs) in [told(people, at) for at in range(len(people.sessions))]
+def ever_told(auth_backend: FakeAuthBackend, *jobs: tuple[str, str, bool]) -> bool:
+    return list(jobs) in [told(auth_backend, at) for at in range(len(auth_backend.sessions))]
 
 
 async def test_use_of_a_job_is_reported_to_the_hub_once_per_interval() -> None:
-    people, clock = FakePeople(), [100.0]
-    activity, before = ActivityReporter(people, 3600, lambda: clock[0]), datetime.now(UTC)
+    auth_backend, clock = FakeAuthBackend(), [100.0]
+    activity, before = ActivityReporter(auth_backend, 3600, lambda: clock[0]), datetime.now(UTC)
     for _ in range(100):
         activity.touch("alice", "train")
     clock[0] += 40
     activity.touch("bob", "")
     async with telling(activity):
-        await until(lambda: len(people.reports) == 2)
+        await until(lambda: len(auth_backend.reports) == 2)
         activity.touch("alice", "train")
         await asyncio.sleep(0)
-    alice, bob = people.reports
+    alice, bob = auth_backend.reports
     assert (alice[:2], bob[:2]) == (("alice", "train"), ("bob", ""))
     assert before <= alice[2] + timedelta(seconds=40) <= bob[2] <= datetime.now(UTC)
 
 
 async def test_reports_continue_after_an_outage_of_the_hub() -> None:
-    people = FakePeople(down=True)
-    async with telling(ActivityReporter(people, 0.01)) as activity:
+    auth_backend = FakeAuthBackend(down=True)
+    async with telling(ActivityReporter(auth_backend, 0.01)) as activity:
         activity.touch("alice", "train")
         await asyncio.sleep(0.05)
-        people.down = False
+        auth_backend.down = False
         activity.touch("alice", "train")
-        await until(lambda: bool(people.reports))
+        await until(lambda: bool(auth_backend.reports))
 
 
 async def test_new_session_is_reported_at_once_with_all_others() -> None:
-    people = FakePeople()
-    async with telling(ActivityReporter(people, 3600)) as activity:
+    auth_backend = FakeAuthBackend()
+    async with telling(ActivityReporter(auth_backend, 3600)) as activity:
         activity.opened("alice", "train")
-        await until(lambda: told(people) == [("alice", "train", True)])
+        await until(lambda: told(auth_backend) == [("alice", "train", True)])
         activity.opened("bob", "")
-        await until(lambda: told(people) == [("alice", "train", True), ("bob", "", True)])
+        await until(lambda: told(auth_backend) == [("alice", "train", True), ("bob", "", True)])
 
 
 async def test_report_has_the_time_since_the_last_byte() -> None:
-    people, clock = FakePeople(), [100.0]
-    activity = ActivityReporter(people, 3600, lambda: clock[0])
+    auth_backend, clock = FakeAuthBackend(), [100.0]
+    activity = ActivityReporter(auth_backend, 3600, lambda: clock[0])
     activity.opened("alice", "silent")
     activity.opened("alice", "train")
     activity.touch("alice", "train")
     clock[0] += 40
     async with telling(activity):
-        await until(lambda: bool(people.sessions))
-    assert {one.server: one.seconds for one in people.sessions[0]} == {"silent": None, "train": 40.0}
+        await until(lambda: bool(auth_backend.sessions))
+    assert {one.server: one.seconds for one in auth_backend.sessions[0]} == {"silent": None, "train": 40.0}
 
 
 async def test_ended_session_is_reported_until_the_manager_answers() -> None:
-    people = FakePeople(manager_down=True)
-    async with telling(ActivityReporter(people, 0.01)) as activity:
+    auth_backend = FakeAuthBackend(manager_down=True)
+    async with telling(ActivityReporter(auth_backend, 0.01)) as activity:
         activity.opened("alice", "train")
         activity.closed("alice", "train")
-        await until(lambda: people.count("report_sessions") > 1)
-        people.manager_down = False
-        await until(lambda: ever_told(people, ("alice", "train", False)))
-        await until(lambda: told(people) == [])
+        await until(lambda: auth_backend.count("report_sessions") > 1)
+        auth_backend.manager_down = False
+        await until(lambda: ever_told(auth_backend, ("alice", "train", False)))
+        await until(lambda: told(auth_backend) == [])
 
 
 async def test_job_with_two_sessions_is_open_until_both_end() -> None:
-    people = FakePeople()
-    async with telling(ActivityReporter(people, 0.01)) as activity:
+    auth_backend = FakeAuthBackend()
+    async with telling(ActivityReporter(auth_backend, 0.01)) as activity:
         activity.opened("alice", "train")
         activity.opened("alice", "train")
         activity.closed("alice", "train")
-        await until(lambda: told(people) == [("alice", "train", True)])
+        await until(lambda: told(auth_backend) == [("alice", "train", True)])
         activity.closed("alice", "train")
-        await until(lambda: ever_told(people, ("alice", "train", False)))
+        await until(lambda: ever_told(auth_backend, ("alice", "train", False)))
 
 
 async def test_real_session_is_reported_open_with_its_bytes(alice: Client, running: Running) -> None:
-    reports = running.people.sessions
+    reports = running.auth_backend.sessions
     ssh = await alice.start("ssh", "alice+train@gateway", "echo hello; read line")
     await until(lambda: any(one.open and one.seconds is not None for report in reports for one in report))
     ssh.kill()

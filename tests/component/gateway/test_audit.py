@@ -60,7 +60,7 @@ async def test_connection_is_logged_from_its_first_byte_to_its_last(
     assert {one["conn"] for one in logged} == {f"{running.server.name}-1"}
     (connect,), (auth,), (close,) = (of(logged, event) for event in ("connect", "auth", "close"))
     assert connect == {"source": "127.0.0.1"}
-    key = running.people.keys["alice"][0].fingerprint
+    key = running.auth_backend.keys["alice"][0].fingerprint
     assert auth == {"login": "alice+train", "result": "accepted", "user": "alice", "method": "publickey", "key": key}
     assert of(logged, "exec") == [{"channel": "0", "kind": "exec", "program": "cat"}]
     assert of(logged, "exit") == [{"channel": "0", "by": "job", "status": "3"}]
@@ -86,13 +86,13 @@ async def test_refused_job_after_a_successful_login_is_no_failed_login(
 async def test_credentials_are_logged_without_secrets_and_counted(
     running: Running, mallory: Client, alice: Client, logged: list[dict[str, str]]
 ) -> None:
-    running.people.tokens["right-secret"] = TokenOwner("alice", every_server)
+    running.auth_backend.tokens["right-secret"] = TokenOwner("alice", every_server)
     await mallory.ssh("alice+train@gateway", "true")
     await guesses(running, 'eve" event=x', most=1)
     for token in ("wrong-secret", "right-secret"):
         await with_token(alice, token, "alice+train", *PASSWORD, "-o", "PubkeyAuthentication=no")
     await closed(logged, 4)
-    key = running.people.keys["mallory"][0].fingerprint
+    key = running.auth_backend.keys["mallory"][0].fingerprint
     auth = of(logged, "auth")
     assert auth.pop(1)["login"] == 'eve" event=x'
     assert auth[0] == {"login": "alice+train", "result": "failed", "method": "publickey", "key": key, "attempt": "1"}

@@ -55,7 +55,7 @@ async def test_key_of_every_type_opens_the_job_registered_or_certified(
     client = await holder(organisation, lab, kind=kind.partition("-")[0], length=length)
     for registered in (False, True):
         if registered:
-            organisation.people.register("alice", asyncssh.read_public_key(f"{client.directory}/id.pub"))
+            organisation.auth_backend.register("alice", asyncssh.read_public_key(f"{client.directory}/id.pub"))
             (client.directory / "id-cert.pub").unlink()
         for way in (("alice+train@gateway",), ("-J", "alice@gateway", "alice@train")):
             done = await client.ssh(*way, "echo in")
@@ -67,16 +67,16 @@ async def test_principal_is_a_user_of_that_name_or_of_the_folded_one(
     organisation: Running, lab: Lab, name: str
 ) -> None:
     """Whose a name is the Hub knows; while it is away, such a certificate opens nothing."""
-    people, places = organisation.people, organisation.places
+    auth_backend, job_directory = organisation.auth_backend, organisation.job_directory
     client = await holder(organisation, lab, "-n", name)
-    people.removed = frozenset({name})
+    auth_backend.removed = frozenset({name})
     assert (await client.ssh(f"{name}+train@gateway", "echo in")).text == "in\n"
-    people.removed = frozenset({"alice"})
+    auth_backend.removed = frozenset({"alice"})
     assert "no job train" in (await client.ssh(f"{name}+train@gateway", "echo in")).err
     assert "this certificate is for another login name" in (await client.ssh("alice+train@gateway", "echo in")).err
-    places.targets[name, "train"] = places.targets["alice", "train"]
+    job_directory.targets[name, "train"] = job_directory.targets["alice", "train"]
     assert (await client.ssh(f"{name}+train@gateway", "echo in")).text == "in\n"
-    people.down = True
+    auth_backend.down = True
     assert "the Hub does not answer" in (await client.ssh(f"{name}+train@gateway", "echo in")).err
 
 

@@ -20,8 +20,8 @@ from tests.component.gateway.hostile import UNKNOWN, before_login, disconnect, d
 from tests.component.gateway.peers import (
     MIB,
     Client,
-    FakePeople,
-    FakePlaces,
+    FakeAuthBackend,
+    FakeJobDirectory,
     Running,
     connect,
     finish,
@@ -32,15 +32,17 @@ from tests.component.gateway.peers import (
 )
 
 
-async def test_second_key_exchange_before_the_login_is_refused(keys: GatewayKeys, places: FakePlaces) -> None:
+async def test_second_key_exchange_before_the_login_is_refused(
+    keys: GatewayKeys, job_directory: FakeJobDirectory
+) -> None:
     """Each time costs the gateway a signature, and the client nothing (CVE-2002-20001, "DHEat")."""
-    hub = FakePeople(tokens={"right": TokenOwner("alice", every_server)})
+    hub = FakeAuthBackend(tokens={"right": TokenOwner("alice", every_server)})
 
     async def attack(conn: asyncssh.SSHClientConnection) -> str:
         conn._send_kexinit()
         return "right"
 
-    async with gateway(keys, hub, places) as running:
+    async with gateway(keys, hub, job_directory) as running:
         with pytest.raises(asyncssh.Error, match="new keys are for after the login"):
             await before_login(running, attack)
         conn = await connect(running.port, password="right")

@@ -26,7 +26,7 @@ from ssh_gateway.backends.directory import BackendUnavailable, HubAndManager, Ss
 from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.core.routing import JobCondition
 from tests.component.gateway.cluster import NAMESPACE, create_pod, create_service, job
-from tests.component.gateway.peers import FakePeople, FakePlaces
+from tests.component.gateway.peers import FakeAuthBackend, FakeJobDirectory
 from tests.component.gateway.test_app import register as register_key
 from tests.component.manager.real_hub import RealHub
 from tests.harness.ports import free_port
@@ -38,7 +38,7 @@ HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHFc0GDwAZFcXyQ8d0h5pqS4Sy1ZMzIP
 class Registry:
     """Users, and the way to give them keys and tokens."""
 
-    people: HubAndManager
+    auth_backend: HubAndManager
     register: Callable[[str, asyncssh.SSHKey], None]
     token: Callable[[str], str]
 
@@ -46,7 +46,7 @@ class Registry:
 @pytest.fixture(params=["fake", "real"])
 def registry(request: pytest.FixtureRequest) -> Registry:
     if request.param == "fake":
-        fake = FakePeople()
+        fake = FakeAuthBackend()
 
         def give_token(user: str) -> str:
             fake.tokens[f"token of {user}"] = TokenOwner(user, every_server)
@@ -58,11 +58,11 @@ def registry(request: pytest.FixtureRequest) -> Registry:
     def register(user: str, key: asyncssh.SSHKey) -> None:
         register_key(real_hub, real_hub.token(user), key)
 
-    return Registry(request.getfixturevalue("people"), register, real_hub.token)
+    return Registry(request.getfixturevalue("auth_backend"), register, real_hub.token)
 
 
 @pytest.fixture
-async def people(real_hub: RealHub) -> AsyncIterator[HubAndManager]:
+async def auth_backend(real_hub: RealHub) -> AsyncIterator[HubAndManager]:
     """The real Hub and Manager."""
     token = real_hub.tokens["gateway"]
     async with HubClient(real_hub.hub_api, token) as hub:
@@ -82,49 +82,49 @@ def new_user() -> str:
 async def test_registered_key_has_its_data_and_fingerprint(registry: Registry) -> None:
     user, key = new_user(), asyncssh.generate_private_key("ssh-ed25519")
     registry.register(user, key)
-    (found,) = await registry.people.registered_keys(user)
+    (found,) = await registry.auth_backend.registered_keys(user)
     assert (found.data, found.fingerprint) == (key.public_data, key.get_fingerprint())
-    await registry.people.key_used(user, found)
+    await registry.auth_backend.key_used(user, found)
 
 
 async def test_token_has_its_owner_and_opens_the_owner_s_servers(registry: Registry) -> None:
     user = new_user()
-    bearer = await registry.people.token_owner(registry.token(user))
+    bearer = await registry.auth_backend.token_owner(registry.token(user))
     assert (bearer.user, bearer.person, bearer.opens("train")) == (user, True, True)
 
 
 async def test_invalid_token_has_no_owner(registry: Registry) -> None:
     for token in ("", "wrong", "with space", "ü", "x" * 4096):
-        assert await registry.people.token_owner(token) is None
+        assert await registry.auth_backend.token_owner(token) is None
 
 
 async def test_unknown_user_has_no_keys_servers_or_starts(registry: Registry) -> None:
     for name in ("nobody-of-this-name", "..nobody..", "a b+c/ü"):
-        assert await registry.people.registered_keys(name) == ()
-    assert await registry.people.servers("nobody-of-this-name") == frozenset()
-    assert await registry.people.start(new_user(), "train") == StartStatus("off")
-    assert await registry.people.start_status(new_user(), "train", "") == StartStatus("off")
+        assert await registry.auth_backend.registered_keys(name) == ()
+    assert await registry.auth_backend.servers("nobody-of-this-name") == frozenset()
+    assert await registry.auth_backend.start(new_user(), "train") == StartStatus("off")
+    assert await registry.auth_backend.start_status(new_user(), "train", "") == StartStatus("off")
 
 
-async def test_token_for_one_server_opens_only_that(real_hub: RealHub, people: HubAndManager) -> None:
+async def test_token_for_one_server_opens_only_that(real_hub: RealHub, auth_backend: HubAndManager) -> None:
     user = new_user()
-    bearer = await people.token_owner(real_hub.server_token(user, "train"))
+    bearer = await auth_backend.token_owner(real_hub.server_token(user, "train"))
     assert (bearer.user, bearer.opens("train"), bearer.opens("eval")) == (user, True, False)
-    of_service = await people.token_owner(real_hub.tokens["other"])
+    of_service = await auth_backend.token_owner(real_hub.tokens["other"])
     assert not of_service.person
 
 
 async def test_silent_hub_and_manager_are_unavailable_with_a_sentence() -> None:
     async with HubClient("http://127.0.0.1:9/hub/api", "x", deadline_seconds=0.2) as hub:
-        people = HubAndManager(hub, "http://127.0.0.1:9", "x", deadline_seconds=0.2)
+        auth_backend = HubAndManager(hub, "http://127.0.0.1:9", "x", deadline_seconds=0.2)
         with pytest.raises(BackendUnavailable, match="the Hub does not answer"):
-            await people.token_owner("token")
+            await auth_backend.token_owner("token")
         with pytest.raises(BackendUnavailable, match="the keys service does not answer"):
-            await people.registered_keys("alice")
+            await auth_backend.registered_keys("alice")
         with pytest.raises(BackendUnavailable):
-            await people.report_activity("alice", {"": datetime.now(UTC)})
+            await auth_backend.report_activity("alice", {"": datetime.now(UTC)})
         with pytest.raises(BackendUnavailable, match="the Manager does not answer"):
-            await people.open_notices("", 0)
+            await auth_backend.open_notices("", 0)
 
 
 async def test_silent_cluster_is_unavailable_with_a_sentence(kubeconfig: Path, tmp_path: Path) -> None:
@@ -147,14 +147,14 @@ def test_unreadable_key_is_ignored(entry: object) -> None:
 class PlacedJobs:
     """A directory of jobs, and the function that adds a running job."""
 
-    places: ClusterJobDirectory
+    job_directory: ClusterJobDirectory
     launch: Callable[[str, str], object]
 
 
 @pytest.fixture(params=["fake", "real"])
 def placed(request: pytest.FixtureRequest) -> PlacedJobs:
     if request.param == "fake":
-        fake = FakePlaces()
+        fake = FakeJobDirectory()
 
         async def launch(user: str, server: str) -> SshEndpoint:
             fake.targets[user, server] = SshEndpoint(
@@ -178,12 +178,12 @@ def placed(request: pytest.FixtureRequest) -> PlacedJobs:
 async def test_exact_server_of_the_user_is_found_with_address_host_key_and_account(placed: PlacedJobs) -> None:
     user = new_user()
     launched = {server: await placed.launch(user, server) for server in ("train", "")}
-    jobs = {(found.server, found.condition) for found in await placed.places.jobs(user)}
+    jobs = {(found.server, found.condition) for found in await placed.job_directory.jobs(user)}
     assert jobs == {("train", JobCondition.READY), ("", JobCondition.READY)}
-    assert {server: await placed.places.endpoint(user, server) for server in launched} == launched
-    assert await placed.places.jobs(user[:-1]) == ()
-    assert await placed.places.endpoint(user[:-1], "train") is None
-    assert await placed.places.endpoint(user, "trai") is None
+    assert {server: await placed.job_directory.endpoint(user, server) for server in launched} == launched
+    assert await placed.job_directory.jobs(user[:-1]) == ()
+    assert await placed.job_directory.endpoint(user[:-1], "train") is None
+    assert await placed.job_directory.endpoint(user, "trai") is None
 
 
 async def test_further_pods_of_a_job_are_found_by_their_own_names(cluster: KubernetesClient) -> None:
@@ -194,14 +194,14 @@ async def test_further_pods_of_a_job_are_found_by_their_own_names(cluster: Kuber
         one = replace(first, pod=pod, first_pod="" if pod == "chief" else f"first-{user}")
         await create_pod(cluster, f"pod-{number}-{user}", one)
         ports[pod] = await create_service(cluster, f"pod-{number}-{user}", one)
-    places = ClusterJobDirectory(cluster, NAMESPACE)
-    found = await places.jobs(user)
+    job_directory = ClusterJobDirectory(cluster, NAMESPACE)
+    found = await job_directory.jobs(user)
     assert {one.name for one in found} == {"train", "train.chief", "train.worker-0", "train.worker-1"}
     assert {one.server for one in found} == {"train"}
     for pod, port in {**ports, "": ports["chief"]}.items():
-        target = await places.endpoint(user, f"train.{pod}" if pod else "train")
+        target = await job_directory.endpoint(user, f"train.{pod}" if pod else "train")
         assert (target.port, target.server) == (port, "train")
-    assert await places.endpoint(user, "train.worker-2") is None
+    assert await job_directory.endpoint(user, "train.worker-2") is None
 
 
 async def test_pod_with_another_user_s_label_is_ignored(cluster: KubernetesClient) -> None:
@@ -211,25 +211,25 @@ async def test_pod_with_another_user_s_label_is_ignored(cluster: KubernetesClien
     await create_pod(cluster, f"forged-{user}", forged)
     labels = {"metadata": {"labels": {"dlspawner.dev/user": user}}}
     await cluster.patch(PODS, f"forged-{user}", labels, NAMESPACE)
-    places = ClusterJobDirectory(cluster, NAMESPACE)
-    assert await places.jobs(user) == ()
-    assert await places.endpoint(user, "train") is None
+    job_directory = ClusterJobDirectory(cluster, NAMESPACE)
+    assert await job_directory.jobs(user) == ()
+    assert await job_directory.endpoint(user, "train") is None
 
 
 async def test_newer_copy_of_a_pod_is_ignored(cluster: KubernetesClient) -> None:
     """Whoever can make pods, and a Service for them: the Hub's own came first."""
     user, server, forger = new_user(), "train", asyncssh.generate_private_key("ssh-ed25519")
-    places, own = ClusterJobDirectory(cluster, NAMESPACE), job(user, server, ssh_host_key=HOST_KEY)
+    job_directory, own = ClusterJobDirectory(cluster, NAMESPACE), job(user, server, ssh_host_key=HOST_KEY)
     await create_pod(cluster, f"z-own-{user}", own)
     port = await create_service(cluster, f"z-own-{user}", own)
     await asyncio.sleep(1.1)  # Kubernetes says in whole seconds when a pod was made
     theirs = replace(own, ssh_host_key=forger.export_public_key().decode().strip())
     await create_pod(cluster, f"a-forged-{user}", theirs)
     await create_service(cluster, f"a-forged-{user}", theirs)
-    target = await places.endpoint(user, server)
+    target = await job_directory.endpoint(user, server)
     assert (target.port, target.host_key) == (port, HOST_KEY)
     await cluster.patch(PODS, f"z-own-{user}", {"status": {"phase": "Pending"}}, NAMESPACE, subresource="status")
-    assert await places.endpoint(user, server) is None, "not while its own is on its way, either"
+    assert await job_directory.endpoint(user, server) is None, "not while its own is on its way, either"
 
 
 async def test_jobs_with_special_permissions_are_found_in_their_namespace(cluster: KubernetesClient) -> None:
@@ -242,10 +242,10 @@ async def test_jobs_with_special_permissions_are_found_in_their_namespace(cluste
         found = job(user, server, ssh_host_key=HOST_KEY)
         await create_pod(cluster, f"{server}-{user}", found, namespace=namespace)
         ports[server] = await create_service(cluster, f"{server}-{user}", found, namespace)
-    places = ClusterJobDirectory(cluster, NAMESPACE, second)
-    assert {one.server for one in await places.jobs(user)} == {"train", "root"}
+    job_directory = ClusterJobDirectory(cluster, NAMESPACE, second)
+    assert {one.server for one in await job_directory.jobs(user)} == {"train", "root"}
     for server, port in ports.items():
-        target = await places.endpoint(user, server)
+        target = await job_directory.endpoint(user, server)
         assert target.port == port
     assert await ClusterJobDirectory(cluster, NAMESPACE).endpoint(user, "root") is None
 
@@ -254,10 +254,10 @@ async def test_jobs_with_special_permissions_are_found_in_their_namespace(cluste
 async def test_pod_without_node_or_service_has_no_target(cluster: KubernetesClient, address: str | None) -> None:
     user = new_user()
     await create_pod(cluster, f"pod-{user}", job(user, "train", ssh_host_key=HOST_KEY), address=address)
-    places = ClusterJobDirectory(cluster, NAMESPACE)
-    (found,) = await places.jobs(user)
+    job_directory = ClusterJobDirectory(cluster, NAMESPACE)
+    (found,) = await job_directory.jobs(user)
     assert found.condition is (JobCondition.READY if address else JobCondition.STARTING)
-    assert await places.endpoint(user, "train") is None
+    assert await job_directory.endpoint(user, "train") is None
 
 
 READY = job("alice", "train", ssh_host_key=HOST_KEY)
@@ -270,14 +270,14 @@ SERVICE = {
 
 async def test_deleted_jobs_are_not_running(cluster: KubernetesClient) -> None:
     kept, stopped = job(new_user(), "kept"), job(new_user(), "stopped")
-    places = ClusterJobDirectory(cluster, NAMESPACE)
+    job_directory = ClusterJobDirectory(cluster, NAMESPACE)
     for one in (kept, stopped):
         await create_pod(cluster, one.id, one)
     asked = {kept.id, stopped.id, *(f"j-{number:012}".replace("0", "c").replace("1", "d") for number in range(120))}
-    assert await places.running(asked) == {kept.id, stopped.id}
+    assert await job_directory.running(asked) == {kept.id, stopped.id}
     await cluster.delete(PODS, stopped.id, NAMESPACE)
-    assert await places.running(asked) == {kept.id}
-    assert await places.running(()) == frozenset()
+    assert await job_directory.running(asked) == {kept.id}
+    assert await job_directory.running(()) == frozenset()
 
 
 async def test_access_state_names_the_removed_keys(registry: Registry) -> None:
@@ -288,18 +288,18 @@ async def test_access_state_names_the_removed_keys(registry: Registry) -> None:
     registry.register(user, mine)
     registry.register(other, theirs)
     asked = {(user, mine.get_fingerprint()), (user, theirs.get_fingerprint()), (other, theirs.get_fingerprint())}
-    told = await registry.people.access_state(asked)
+    told = await registry.auth_backend.access_state(asked)
     assert (told.gone_keys, told.blocked) == ({(user, theirs.get_fingerprint())}, frozenset())
-    assert (await registry.people.access_state(())).gone_keys == frozenset()
+    assert (await registry.auth_backend.access_state(())).gone_keys == frozenset()
 
 
-async def test_deleted_users_are_named(real_hub: RealHub, people: HubAndManager) -> None:
+async def test_deleted_users_are_named(real_hub: RealHub, auth_backend: HubAndManager) -> None:
     stays, leaves = new_user(), new_user()
     for user in (stays, leaves):
         real_hub.token(user)
-    assert await people.deleted_users({stays, leaves}) == frozenset()
+    assert await auth_backend.deleted_users({stays, leaves}) == frozenset()
     real_hub.setup("DELETE", f"/users/{leaves}")
-    assert await people.deleted_users({stays, leaves}) == {leaves}
+    assert await auth_backend.deleted_users({stays, leaves}) == {leaves}
 
 
 OTHER = {"metadata": {"labels": {"dlspawner.dev/job": "j-zzzzzzzzzzzz"}}}

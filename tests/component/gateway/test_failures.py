@@ -16,7 +16,7 @@ from ssh_gateway.session.login import ClientConnection
 from ssh_gateway.session.session import Session
 from ssh_gateway.transport.connection import FAILED, UNREADABLE
 from tests.component.gateway.hostile import DENIED, call
-from tests.component.gateway.peers import Client, FakePlaces, Running, seen, until
+from tests.component.gateway.peers import Client, FakeJobDirectory, Running, seen, until
 from tests.component.gateway.test_audit import logged
 from tests.unit.gateway.test_log import SECRET
 
@@ -57,7 +57,7 @@ def by_job(_visit: Session, _payload: bytes, by_client: bool, _channel: int | No
 
 
 FAULTS = {
-    "in a login": Fault(FakePlaces, "endpoint", through="log_in"),
+    "in a login": Fault(FakeJobDirectory, "endpoint", through="log_in"),
     "in a task of the connection": Fault(session_module, "enter", login=("alice@gateway",), through="_connect_default"),
     "on a client's request": Fault(Session, "_note"),
     "on the job's last words": Fault(Session, "_note", command="exit 3", applies=by_job, through="from_upstream"),

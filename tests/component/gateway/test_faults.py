@@ -93,8 +93,8 @@ async def test_hostile_job_ends_its_own_session_only(  # noqa: PLR0917  (fixture
     said: str,
 ) -> None:
     async with hostile(harm) as target:
-        running.places.targets["alice", "train"] = target
-        running.places.targets["alice", "eval"] = replace(sshd.target(), server="eval")
+        running.job_directory.targets["alice", "train"] = target
+        running.job_directory.targets["alice", "eval"] = replace(sshd.target(), server="eval")
         other = await alice.begin("alice+eval@gateway", "echo in; read line; echo $line")
         done = await alice.ssh("alice+train@gateway", "echo in")
         assert (done.status, done.out) == (255, b"")
@@ -112,7 +112,7 @@ async def own_job(keys: GatewayKeys, running: Running, tmp_path: Path) -> AsyncI
     """An sshd that a test may kill."""
     made = Sshd(tmp_path / "own", keys.user_ca, free_port())
     made.start()
-    running.places.targets["alice", "train"] = made.target()
+    running.job_directory.targets["alice", "train"] = made.target()
     yield made
     made.stop()
 
@@ -134,17 +134,17 @@ async def test_job_killed_in_a_transfer_ends_it_with_a_reason(
 async def test_client_of_a_job_that_ends_by_itself_reads_so_although_the_cluster_sees_it_later(
     lab: Lab, own_job: Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks, running_then = list[object](), lab.places.running
+    looks, running_then = list[object](), lab.job_directory.running
 
     async def running_at_first(jobs: object) -> frozenset[str]:
         looks.extend([jobs] if jobs else [])
         return await running_then(jobs) if len(looks) <= 1 else frozenset()
 
-    monkeypatch.setattr(lab.places, "running", running_at_first)
-    lab.places.targets["alice", "train"] = own_job.target()
+    monkeypatch.setattr(lab.job_directory, "running", running_at_first)
+    lab.job_directory.targets["alice", "train"] = own_job.target()
     async with lab.gateway(interval=600) as running:
         ssh = await lab.client(running).begin("alice+train@gateway", "echo in; read line")
-        lab.people.stages = [StartStatus("ended", "Its program has failed: exit code 3.", job=JOB)]
+        lab.auth_backend.stages = [StartStatus("ended", "Its program has failed: exit code 3.", job=JOB)]
         kill_all(own_job)
         done = await finish(ssh, b"")
         assert "train: Its program has failed: exit code 3." in done.err
@@ -157,11 +157,11 @@ async def test_client_of_a_stopped_job_reads_why(lab: Lab, own_job: Sshd, way: s
     options = {"a command": ("alice+train@gateway",), "a command by -J": ("-J", "alice@gateway", "train")}
     forward = ("-N", "-o", "PermitLocalCommand=yes", "-o", "LocalCommand=echo in", "alice+train@gateway")
     command = (*options[way], "echo in; read line; kill -HUP $$") if way in options else forward
-    lab.places.targets["alice", "train"] = own_job.target()
+    lab.job_directory.targets["alice", "train"] = own_job.target()
     async with lab.gateway(interval=600) as running:
         ssh = await lab.client(running).begin(*command)
-        lab.people.stages = [StartStatus("stopping", "It was idle: “Start again”.", job=JOB)]
-        lab.places.targets.clear()
+        lab.auth_backend.stages = [StartStatus("stopping", "It was idle: “Start again”.", job=JOB)]
+        lab.job_directory.targets.clear()
         if way == "a forward":
             kill_all(own_job)
         done = await finish(ssh, b"\n")
@@ -232,18 +232,18 @@ AWAY: dict[str, tuple[str, bool, str | None]] = {
 
 def set_down(running: Running, part: str, *, down: bool) -> None:
     if part == "hub":
-        running.people.down = down
+        running.auth_backend.down = down
     elif part == "manager":
-        running.people.manager_down = down
+        running.auth_backend.manager_down = down
     else:
-        running.places.down = down
+        running.job_directory.down = down
 
 
 @pytest.mark.parametrize(("part", "by_token", "told"), AWAY.values(), ids=AWAY)
 async def test_outage_is_told_to_logins_and_ends_no_session(
     alice: Client, running: Running, caplog: pytest.LogCaptureFixture, part: str, told: str | None, *, by_token: bool
 ) -> None:
-    running.people.tokens["secret"] = TokenOwner("alice", every_server)
+    running.auth_backend.tokens["secret"] = TokenOwner("alice", every_server)
     env, options = alice.with_token("secret") if by_token else ({}, [])
     login = (*options, *(["-o", "PubkeyAuthentication=no"] if by_token else []), "alice+train@gateway")
     ssh = await alice.begin(*login, "echo in; read line; echo $line", env=env)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.component.gateway.peers import FakePlaces, Lab, Sshd, gateway
+from tests.component.gateway.peers import FakeJobDirectory, Lab, Sshd, gateway
 from tests.harness.ports import free_port
 
 
@@ -27,8 +27,8 @@ async def test_job_on_an_ipv6_node_is_reached_and_its_host_key_checked(
     try:
         job = sshd.target()
         other = replace(job, server="other", host_key=lab.keys.host.export_public_key().decode())
-        places = FakePlaces({("alice", "train"): job, ("alice", "other"): other})
-        async with gateway(lab.keys, lab.people, places) as running:
+        job_directory = FakeJobDirectory({("alice", "train"): job, ("alice", "other"): other})
+        async with gateway(lab.keys, lab.auth_backend, job_directory) as running:
             client = lab.client(running, "client")
             done = await client.ssh("alice+train@gateway", "echo $SSH_CONNECTION; exit 7")
             assert (done.status, done.text.split()[2:]) == (7, ["::1", str(sshd.port)])

@@ -41,17 +41,17 @@ ELSEWHERE = {
 async def test_jump_elsewhere_is_refused_with_a_reason(
     alice: Client, running: Running, host: tuple[str, ...], reason: str
 ) -> None:
-    running.places.targets["bob", "eval"] = running.places.targets["alice", "train"]
+    running.job_directory.targets["bob", "eval"] = running.job_directory.targets["alice", "train"]
     if reason.endswith("train only"):
-        running.places.targets["alice", "eval"] = running.places.targets["alice", "train"]
+        running.job_directory.targets["alice", "eval"] = running.job_directory.targets["alice", "train"]
     done = await alice.ssh("-J", "alice@gateway", *host, "echo in")
     assert (done.status, done.out, reason in done.err) == (255, b"", True), done.err
 
 
 async def test_inner_credential_of_another_user_is_denied(running: Running, mallory: Client) -> None:
     """Alice's token on the outside, mallory's key on the inside; mallory has a job of the same name."""
-    running.people.tokens["alices"] = TokenOwner("alice", every_server)
-    running.places.targets["mallory", "train"] = running.places.targets["alice", "train"]
+    running.auth_backend.tokens["alices"] = TokenOwner("alice", every_server)
+    running.job_directory.targets["mallory", "train"] = running.job_directory.targets["alice", "train"]
     env, options = mallory.with_token("alices")
     proxy = (
         f"ProxyCommand=ssh -F {mallory.config} {' '.join(options)} -o PubkeyAuthentication=no -W %h:22 alice@gateway"
@@ -65,7 +65,7 @@ async def test_inner_credential_of_another_user_is_denied(running: Running, mall
 async def test_shell_and_jump_share_one_connection(
     running: Running, alice: Client, sshd: Sshd, caplog: pytest.LogCaptureFixture
 ) -> None:
-    running.places.targets["alice", ""] = sshd.target("")
+    running.job_directory.targets["alice", ""] = sshd.target("")
     control = alice.directory / "c"
     options = ("-S", str(control), "-o", "ControlMaster=auto", "-o", "ControlPersist=3")
     proxy = f"ProxyCommand=ssh -F {alice.config} -S {control} -W %h:%p alice@gateway"

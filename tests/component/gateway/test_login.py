@@ -25,8 +25,8 @@ from tests.component.gateway.peers import (
     MIB,
     PASSWORD,
     Client,
-    FakePeople,
-    FakePlaces,
+    FakeAuthBackend,
+    FakeJobDirectory,
     Lab,
     Running,
     Sshd,
@@ -40,7 +40,7 @@ from tests.component.gateway.peers import (
 
 @pytest.mark.parametrize("method", ["password", "keyboard-interactive"])
 async def test_token_opens_the_owner_s_job(running: Running, mallory: Client, method: str) -> None:
-    running.people.tokens["secret"] = TokenOwner("alice", every_server)
+    running.auth_backend.tokens["secret"] = TokenOwner("alice", every_server)
     options = ("-o", f"PreferredAuthentications={method}")
     for typed in ("secret", " secret\t", "\u00a0secret"):
         status, out, err = await with_token(mallory, typed, "alice+train", *options)
@@ -48,20 +48,20 @@ async def test_token_opens_the_owner_s_job(running: Running, mallory: Client, me
 
 
 async def test_token_read_from_a_file_with_its_line_end_opens_the_job(running: Running) -> None:
-    running.people.tokens["secret"] = TokenOwner("alice", every_server)
+    running.auth_backend.tokens["secret"] = TokenOwner("alice", every_server)
     async with connect(running.port, password="secret\r\n") as ssh:
         assert (await ssh.run("echo in")).stdout == "in\n"
 
 
 async def test_token_reads_only_names_of_jobs_that_it_may_open(
-    running: Running, mallory: Client, places: FakePlaces, sshd: Sshd
+    running: Running, mallory: Client, job_directory: FakeJobDirectory, sshd: Sshd
 ) -> None:
-    places.targets["alice", "eval"] = replace(sshd.target(), server="eval")
-    running.people.tokens["narrow"] = TokenOwner("alice", lambda server: server != "eval")
+    job_directory.targets["alice", "eval"] = replace(sshd.target(), server="eval")
+    running.auth_backend.tokens["narrow"] = TokenOwner("alice", lambda server: server != "eval")
     _, _, err = await with_token(mallory, "narrow", "alice+trian", *PASSWORD)
     assert "no job trian; yours: train" in err
     assert "eval" not in err
-    running.people.tokens["none"] = TokenOwner("alice", lambda _: False)
+    running.auth_backend.tokens["none"] = TokenOwner("alice", lambda _: False)
     for server in ("train", "trian"):
         status, out, err = await with_token(mallory, "none", f"alice+{server}", *PASSWORD)
         assert (status, out) == (255, "")
@@ -70,11 +70,11 @@ async def test_token_reads_only_names_of_jobs_that_it_may_open(
 
 
 async def test_token_for_one_server_opens_every_pod_of_its_job(
-    running: Running, mallory: Client, places: FakePlaces, sshd: Sshd
+    running: Running, mallory: Client, job_directory: FakeJobDirectory, sshd: Sshd
 ) -> None:
-    running.people.tokens["narrow"] = TokenOwner("alice", lambda server: server == "train")
+    running.auth_backend.tokens["narrow"] = TokenOwner("alice", lambda server: server == "train")
     for name, server in (("train.worker-1", "train"), ("eval.worker-1", "eval"), ("train.x", "train.x")):
-        places.targets["alice", name] = replace(sshd.target(), server=server)
+        job_directory.targets["alice", name] = replace(sshd.target(), server=server)
         status, _, err = await with_token(mallory, "narrow", f"alice+{name}", *PASSWORD)
         assert (status == 0) is (server == "train"), err
 
@@ -84,12 +84,12 @@ async def test_use_of_a_key_is_recorded_and_a_query_without_a_signature_is_none(
 ) -> None:
     caller = await call(running)
     asking = asyncio.create_task(caller.with_key(b"alice+train", alices_key))  # asyncssh keeps a yes to itself
-    await until(lambda: running.people.asked == ["alice"])
+    await until(lambda: running.auth_backend.asked == ["alice"])
     asking.cancel()
     caller.abort()
-    assert running.people.used == []
+    assert running.auth_backend.used == []
     assert (await alice.ssh("alice+train@gateway", "true")).status == 0
-    assert running.people.used == [("alice", 1)]
+    assert running.auth_backend.used == [("alice", 1)]
 
 
 async def test_changed_login_name_does_not_reset_the_count(running: Running) -> None:
@@ -101,12 +101,14 @@ async def test_changed_login_name_does_not_reset_the_count(running: Running) -> 
 
 
 async def test_wrong_credentials_have_the_same_answer(running: Running, mallory: Client) -> None:
-    running.people.tokens["mallorys"] = TokenOwner("mallory", every_server)
-    running.people.tokens["service"] = TokenOwner("alice", every_server, person=False)
+    running.auth_backend.tokens["mallorys"] = TokenOwner("mallory", every_server)
+    running.auth_backend.tokens["service"] = TokenOwner("alice", every_server, person=False)
     logins = ("alice+train", "alice+nothing", "ghost+train", "a/b+train", "alice")
     keys = [await mallory.ssh(f"{login}@gateway", "id") for login in logins]
     assert {(done.status, done.out, done.err.split(": ", 1)[1].strip()) for done in keys} == {(255, b"", DENIED)}
-    assert running.people.asked == ["alice", "alice", "ghost", NO_LOGIN.user, "alice"], "one look-up, whoever it is"
+    assert running.auth_backend.asked == ["alice", "alice", "ghost", NO_LOGIN.user, "alice"], (
+        "one look-up, whoever it is"
+    )
     tokens = [
         await with_token(mallory, token, login, *PASSWORD)
         for token in ("wrong", "mallorys", "service")
@@ -131,7 +133,7 @@ async def guess(running: Running, user: str, token: str) -> float:
 
 
 async def test_wrong_credentials_take_the_same_time(running: Running) -> None:
-    running.people.tokens["mallorys"] = TokenOwner("mallory", every_server)
+    running.auth_backend.tokens["mallorys"] = TokenOwner("mallory", every_server)
     cases = [("alice+train", "wrong"), ("alice+train", "mallorys"), ("ghost+train", "wrong"), ("a/b", "wrong")]
     times: dict[tuple[str, str], list[float]] = {case: [] for case in cases}
     fastest: list[float] = []
@@ -178,13 +180,13 @@ async def test_silent_connections_make_room_and_hold_up_no_login_from_their_addr
 USERAUTH_REQUEST = 50
 
 
-async def test_input_while_a_token_is_checked_is_not_kept(keys: GatewayKeys, places: FakePlaces) -> None:
-    people, answer = FakePeople(tokens={"right": TokenOwner("alice", every_server)}), asyncio.Event()
-    people.held["token_owner",] = answer
+async def test_input_while_a_token_is_checked_is_not_kept(keys: GatewayKeys, job_directory: FakeJobDirectory) -> None:
+    auth_backend, answer = FakeAuthBackend(tokens={"right": TokenOwner("alice", every_server)}), asyncio.Event()
+    auth_backend.held["token_owner",] = answer
     pouring: list[asyncio.Task[int]] = []
 
     async def more(conn: asyncssh.SSHClientConnection) -> int:
-        await until(lambda: people.count("token_owner"))
+        await until(lambda: auth_backend.count("token_owner"))
         taken = await pour(conn, IGNORE, packets.text(bytes(32_764)), 64 * MIB)
         answer.set()
         return taken
@@ -193,7 +195,7 @@ async def test_input_while_a_token_is_checked_is_not_kept(keys: GatewayKeys, pla
         pouring.append(asyncio.create_task(more(conn)))
         return "right"
 
-    async with gateway(keys, people, places) as running:
+    async with gateway(keys, auth_backend, job_directory) as running:
         before = resident()
         conn = await before_login(running, attack)
         assert await asyncio.gather(*pouring) == [64 * MIB]
@@ -211,7 +213,7 @@ def guess_on(conn: asyncssh.SSHClientConnection, times: int) -> None:
 
 async def test_pipelined_guesses_do_not_hold_up_the_name(lab: Lab) -> None:
     """What one address may guess is twelve, and one more that is waited for; a name takes 24."""
-    lab.people.tokens["right"] = TokenOwner("alice", every_server)
+    lab.auth_backend.tokens["right"] = TokenOwner("alice", every_server)
     reasons = list[str]()
 
     async def attack(conn: asyncssh.SSHClientConnection) -> str:
@@ -242,14 +244,14 @@ def guessed(running: Running) -> int:
     ("shared", "at_once"), [((), FREE + 1), (("127.0.0.0/8",), FREE_OF_A_NAME + 1)], ids=["one address", "shared ones"]
 )
 async def test_many_logins_at_once_from_one_address_all_succeed(
-    keys: GatewayKeys, places: FakePlaces, shared: tuple[str, ...], at_once: int
+    keys: GatewayKeys, job_directory: FakeJobDirectory, shared: tuple[str, ...], at_once: int
 ) -> None:
     """Also logins that begin while the tokens of others are checked."""
     rules = replace(DEAR, shared=read_networks(shared))
     limits = GatewayLimits(failure_seconds=0.1, drain_seconds=0.0, rules=rules)
-    hub, answer = FakePeople(tokens={"right": TokenOwner("alice", every_server)}), asyncio.Event()
+    hub, answer = FakeAuthBackend(tokens={"right": TokenOwner("alice", every_server)}), asyncio.Event()
     hub.held["token_owner",] = answer
-    async with gateway(keys, hub, places, limits=limits) as running:
+    async with gateway(keys, hub, job_directory, limits=limits) as running:
         coming = [asyncio.ensure_future(connect(running.port, password="right")) for _ in range(at_once)]
         await until(lambda: hub.count("token_owner") == at_once)
         coming += [asyncio.ensure_future(connect(running.port, password="right")) for _ in range(7)]

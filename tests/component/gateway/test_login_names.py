@@ -82,7 +82,7 @@ NO_NAMES = {
 async def test_invalid_login_name_is_disconnected(running: Running, ending: bytes, why: str) -> None:
     for name in (b"alice", b"nobod"):
         assert await (await call(running)).with_password(name + ending) == sent_away(why)
-    assert not running.people.asked
+    assert not running.auth_backend.asked
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ async def test_login_name_is_taken_as_typed_or_folded(
     refused = await mallory.ssh("-l", name, "gateway", "echo in")
     assert (refused.status, refused.out) == (255, b"")
     assert "Permission denied" in refused.err
-    assert set(running.people.asked) == asked
+    assert set(running.auth_backend.asked) == asked
 
 
 @pytest.mark.parametrize("name", ["Zoe", "ﬁona", "Ångström"])
@@ -110,12 +110,12 @@ async def test_user_whose_name_folding_would_change_enters(
     running: Running, mallory: Client, mallorys_key: asyncssh.SSHKey, sshd: Sshd, name: str
 ) -> None:
     """By key, by token, and by ``ssh -J``; the job of a user with the folded name is another one."""
-    running.people.register(name, mallorys_key)
-    running.people.tokens["hers"] = TokenOwner(name, every_server)
-    running.places.targets[name, "train"] = sshd.target()
+    running.auth_backend.register(name, mallorys_key)
+    running.auth_backend.tokens["hers"] = TokenOwner(name, every_server)
+    running.job_directory.targets[name, "train"] = sshd.target()
     for way in (("-l", f"{name}+train", "gateway"), ("-J", f"{name}@gateway", "train"),
                 ("-J", f"{name}@gateway", f"{name}+train@{name}+train")):  # fmt: skip
         assert (await mallory.ssh(*way, "echo in")).text == "in\n"
-    assert set(running.people.used) == {(name, 1)}
+    assert set(running.auth_backend.used) == {(name, 1)}
     env, options = mallory.with_token("hers")
     assert (await mallory.ssh(*options, *PASSWORD, "-l", f"{name}+train", "gateway", "echo in", env=env)).text == "in\n"

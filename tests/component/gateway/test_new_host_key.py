@@ -43,12 +43,14 @@ def person(folder: Path, port: int, key: asyncssh.SSHKey, trusted: asyncssh.SSHK
 )
 async def test_client_learns_the_next_host_key_and_forgets_the_last(lab: Lab, way: list[str]) -> None:
     following = asyncssh.generate_private_key("ssh-ed25519")
-    async with gateway(replace(lab.keys, next_host=following), lab.people, lab.places) as announces:
+    async with gateway(replace(lab.keys, next_host=following), lab.auth_backend, lab.job_directory) as announces:
         alice = person(lab.folder / "alice", announces.port, lab.alices_key, lab.keys.host)
         done = await alice.ssh(*way, "echo in")
         assert (done.status, done.text) == (0, "in\n"), done.err
         assert known(alice) == {public(lab.keys.host), public(following)}, done.err
-    async with gateway(replace(lab.keys, host=following, next_host=following), lab.people, lab.places) as changed:
+    async with gateway(
+        replace(lab.keys, host=following, next_host=following), lab.auth_backend, lab.job_directory
+    ) as changed:
         alice.config.write_text(alice.config.read_text().replace(f"Port {announces.port}", f"Port {changed.port}"))
         done = await alice.ssh(*way, "echo in")
         assert (done.status, done.text) == (0, "in\n"), done.err
@@ -60,7 +62,7 @@ async def test_client_learns_the_next_host_key_and_forgets_the_last(lab: Lab, wa
 async def test_foreign_host_key_is_not_proven(lab: Lab) -> None:
     following = asyncssh.generate_private_key("ssh-ed25519")
     async with (
-        gateway(replace(lab.keys, next_host=following), lab.people, lab.places) as running,
+        gateway(replace(lab.keys, next_host=following), lab.auth_backend, lab.job_directory) as running,
         connect(running.port, client_keys=[lab.alices_key]),
     ):  # fmt: skip
         [leg] = [visitor.client.leg for visitor in running.server.connections]

@@ -45,7 +45,7 @@ def person(lab: Lab, strict: Running) -> Client:
 
 async def test_empty_passwords_cost_no_penalty_and_are_limited(strict: Running, person: Client) -> None:
     """A client without a terminal sends them after its key was removed: its address is not penalised."""
-    strict.people.keys["alice"].clear()
+    strict.auth_backend.keys["alice"].clear()
     env, options = person.with_token("")
     for _ in range(5):
         done = await person.ssh("-o", "NumberOfPasswordPrompts=3", *options, "alice+train@gateway", "true", env=env)
@@ -64,7 +64,7 @@ async def test_address_that_guesses_reads_how_long_it_has_to_wait(strict: Runnin
     done = await person.ssh("alice+train@gateway", "echo in")
     assert (done.status, done.out) == (255, b"")
     assert HELD_UP in done.err
-    assert strict.people.guesses == 13
+    assert strict.auth_backend.guesses == 13
     assert value(strict, "refusals_total", what="connection") == before + 1
 
 
@@ -77,19 +77,19 @@ async def test_few_of_a_thousand_guesses_reach_the_hub(strict: Running) -> None:
 
     for _ in range(10):
         await asyncio.gather(*(try_for_long() for _ in range(10)))
-    assert strict.people.guesses <= 12 + 10 * 2
+    assert strict.auth_backend.guesses <= 12 + 10 * 2
     assert resident() - before < 64 * MIB
 
 
 async def test_name_guessed_at_from_shared_addresses_waits_for_tokens_and_not_for_keys(lab: Lab) -> None:
-    lab.people.tokens["right"] = TokenOwner("alice", every_server)
+    lab.auth_backend.tokens["right"] = TokenOwner("alice", every_server)
     rules = replace(DEAR, shared=read_networks(["127.0.0.0/8"]))
     async with lab.gateway(limits=GatewayLimits(failure_seconds=0.0, rules=rules)) as running:
         client = lab.client(running, "c")
         for _ in range(2):
             for _ in range(10):
                 await guesses(running, "alice+train", source="127.0.0.66")
-            assert lab.people.guesses == FREE_OF_A_NAME + 1, "of all of them"
+            assert lab.auth_backend.guesses == FREE_OF_A_NAME + 1, "of all of them"
             status, _, err = await with_token(client, "right", "alice+train", *PASSWORD)
             assert status == 255
             assert "too many wrong tokens for this name: use a registered key, or try again in " in err

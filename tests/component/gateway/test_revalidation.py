@@ -17,7 +17,7 @@ from ssh_gateway.auth.trust import REVOKED, UNKNOWN
 from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.session.context import GatewayLimits
 from tests.component.gateway.hostile import disconnect
-from tests.component.gateway.peers import Client, FakePeople, Lab, Running, connect, finish, seen, until
+from tests.component.gateway.peers import Client, FakeAuthBackend, Lab, Running, connect, finish, seen, until
 from tests.component.gateway.test_certificates import holder, organisation
 
 __all__ = ["organisation"]
@@ -29,15 +29,15 @@ NOT_BLOCKED = frozenset({"access_state"})  # the Manager does not tell who is bl
 ALICE = frozenset({"alice"})
 ENDS: dict[str, tuple[Callable[[Running], None], str]] = {
     "a user who is blocked": (
-        lambda here: setattr(here.people, "blocked", ALICE),
+        lambda here: setattr(here.auth_backend, "blocked", ALICE),
         "your account may not use this gateway: ask an administrator",
     ),
-    "a user who is deleted": (lambda here: setattr(here.people, "removed", ALICE), "your account was removed"),
+    "a user who is deleted": (lambda here: setattr(here.auth_backend, "removed", ALICE), "your account was removed"),
     "a key that is removed": (
-        lambda here: here.people.keys["alice"].clear(),
+        lambda here: here.auth_backend.keys["alice"].clear(),
         "the key that you came in with was removed from your keys",
     ),
-    "a job that is stopped": (lambda here: here.places.targets.clear(), "train was stopped"),
+    "a job that is stopped": (lambda here: here.job_directory.targets.clear(), "train was stopped"),
 }
 
 
@@ -57,11 +57,11 @@ async def test_end_of_access_ends_the_session_with_a_sentence(
 async def test_revoked_token_ends_its_sessions_and_no_others(
     alice: Client, mallory: Client, running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
-    running.people.tokens["secret"] = TokenOwner("alice", every_server)
+    running.auth_backend.tokens["secret"] = TokenOwner("alice", every_server)
     env, options = mallory.with_token("secret")
     by_key = await alice.begin(*SLEEP)
     by_token = await mallory.begin(*options, "-o", "PreferredAuthentications=password", *SLEEP, env=env)
-    del running.people.tokens["secret"]
+    del running.auth_backend.tokens["secret"]
     assert "the token that you came in with" in (await finish(by_token)).err
     assert by_key.returncode is None
     assert not any("secret" in record.getMessage() for record in caplog.records)
@@ -71,22 +71,22 @@ async def test_revoked_token_ends_its_sessions_and_no_others(
 
 async def test_slow_hub_does_not_delay_other_checks(lab: Lab) -> None:
     """Neither of keys, which the Manager answers, nor of other tokens."""
-    people = FakePeople(tokens={token: TokenOwner("alice", every_server) for token in ("slow", "quick")})
-    people.register("alice", lab.alices_key)
-    async with lab.gateway(people=people) as running:
+    auth_backend = FakeAuthBackend(tokens={token: TokenOwner("alice", every_server) for token in ("slow", "quick")})
+    auth_backend.register("alice", lab.alices_key)
+    async with lab.gateway(auth_backend=auth_backend) as running:
         by_key = await lab.client(running, "client").begin(*SLEEP)
         sessions = []
-        for token in people.tokens:
+        for token in auth_backend.tokens:
             client = Client(lab.folder / token, running.port, None, lab.keys.host)
             env, options = client.with_token(token)
             sessions.append(await client.begin(*options, *SLEEP, env=env))
-        people.held = {("deleted_users",): asyncio.Event(), ("token_owner", "slow"): asyncio.Event()}
-        people.requests.clear()
-        del people.tokens["quick"]
+        auth_backend.held = {("deleted_users",): asyncio.Event(), ("token_owner", "slow"): asyncio.Event()}
+        auth_backend.requests.clear()
+        del auth_backend.tokens["quick"]
         slow, quick = sessions
         assert "the token that you came in with was revoked" in (await finish(quick)).err
-        await until(lambda: people.count("deleted_users"))
-        people.keys["alice"].clear()
+        await until(lambda: auth_backend.count("deleted_users"))
+        auth_backend.keys["alice"].clear()
         assert "was removed from your keys" in (await finish(by_key)).err
         assert slow.returncode is None
         slow.kill()
@@ -94,10 +94,10 @@ async def test_slow_hub_does_not_delay_other_checks(lab: Lab) -> None:
 
 
 async def test_logins_are_refused_until_blocked_users_are_known(lab: Lab) -> None:
-    people = FakePeople(blocked=frozenset({"mallory"}), unanswered=NOT_BLOCKED)
-    people.tokens = {user: TokenOwner(user, every_server) for user in ("alice", "mallory")}
-    lab.places.targets[("mallory", "train")] = lab.places.targets[("alice", "train")]
-    async with lab.gateway(people=people, interval=3600.0) as running:
+    auth_backend = FakeAuthBackend(blocked=frozenset({"mallory"}), unanswered=NOT_BLOCKED)
+    auth_backend.tokens = {user: TokenOwner(user, every_server) for user in ("alice", "mallory")}
+    lab.job_directory.targets[("mallory", "train")] = lab.job_directory.targets[("alice", "train")]
+    async with lab.gateway(auth_backend=auth_backend, interval=3600.0) as running:
         client = Client(lab.folder / "client", running.port, None, lab.keys.host)
 
         async def log_in(user: str) -> tuple[int, str, str]:
@@ -109,9 +109,9 @@ async def test_logins_are_refused_until_blocked_users_are_known(lab: Lab) -> Non
             status, said, problem = await log_in(user)
             assert (status, said) == (255, "")
             assert "it cannot be checked now whether your account may use this gateway: try again later" in problem
-        people.unanswered = frozenset()  # and no round comes for an hour: the login itself asks
+        auth_backend.unanswered = frozenset()  # and no round comes for an hour: the login itself asks
         assert (await log_in("alice"))[:2] == (0, "in\n")
-        people.unanswered = NOT_BLOCKED  # what was told once stays known
+        auth_backend.unanswered = NOT_BLOCKED  # what was told once stays known
         assert (await log_in("alice"))[:2] == (0, "in\n")
         status, said, problem = await log_in("mallory")
         assert (status, said) == (255, "")
@@ -130,13 +130,13 @@ OUTAGES: dict[str, tuple[dict[str, Any], str]] = {
 async def test_credentials_that_cannot_be_checked_cost_no_penalty(
     lab: Lab, happens: dict[str, Any], proof: str
 ) -> None:
-    people = FakePeople(tokens={"right": TokenOwner("alice", every_server)}, **happens)
-    people.register("alice", lab.alices_key)
+    auth_backend = FakeAuthBackend(tokens={"right": TokenOwner("alice", every_server)}, **happens)
+    auth_backend.register("alice", lab.alices_key)
     given: dict[str, Any] = (
         {"client_keys": [lab.alices_key]} if proof == "key" else {"client_keys": None, "password": "right"}
     )
     limits = GatewayLimits(failure_seconds=0.0, drain_seconds=0.0)
-    async with lab.gateway(people=people, limits=limits, interval=3600.0) as running:
+    async with lab.gateway(auth_backend=auth_backend, limits=limits, interval=3600.0) as running:
 
         async def log_in() -> asyncssh.SSHClientConnection:
             return await connect(running.port, **given)
@@ -146,17 +146,20 @@ async def test_credentials_that_cannot_be_checked_cost_no_penalty(
                 await log_in()
         await until(lambda: not running.server.connections)
         assert running.server.penalties.penalised(running.server.now()) == (0, 0)
-        people.down, people.manager_down, people.unanswered = False, False, frozenset()
+        auth_backend.down, auth_backend.manager_down, auth_backend.unanswered = False, False, frozenset()
         async with await log_in() as connection:
             assert (await connection.run("echo in")).stdout == "in\n"
 
 
 async def test_round_sends_the_same_requests_for_many_sessions_as_for_two(lab: Lab) -> None:
     """Half of the sessions are logged in by one key, the others by one token."""
-    people = FakePeople()
-    people.register("alice", lab.alices_key)
-    people.tokens["secret"] = TokenOwner("alice", every_server)
-    async with lab.gateway(people=people, interval=3600.0) as running, contextlib.AsyncExitStack() as sessions:
+    auth_backend = FakeAuthBackend()
+    auth_backend.register("alice", lab.alices_key)
+    auth_backend.tokens["secret"] = TokenOwner("alice", every_server)
+    async with (
+        lab.gateway(auth_backend=auth_backend, interval=3600.0) as running,
+        contextlib.AsyncExitStack() as sessions,
+    ):
 
         async def log_in(*, by_key: bool) -> None:
             given: dict[str, Any] = {"client_keys": [lab.alices_key]} if by_key else {"password": "secret"}
@@ -164,9 +167,9 @@ async def test_round_sends_the_same_requests_for_many_sessions_as_for_two(lab: L
             assert (await connection.run("echo in")).stdout == "in\n"
 
         async def requests_of_a_round() -> list[tuple[str, ...]]:
-            people.requests.clear()
+            auth_backend.requests.clear()
             await running.server.revalidator.round()
-            return sorted(request for request in people.requests if not request[0].startswith("report_"))
+            return sorted(request for request in auth_backend.requests if not request[0].startswith("report_"))
 
         of_a_round = [("access_state",), ("deleted_users", "alice"), ("token_owner", "secret")]
         for by_key in (True, False):
@@ -202,7 +205,7 @@ async def test_revoked_certificate_is_denied_and_ends_its_sessions(organisation:
 
 async def test_certificate_that_cannot_be_checked_costs_no_attempt(lab: Lab, organisation: Running) -> None:
     """The key without its certificate is the one attempt that fails, and the token the second."""
-    lab.people.tokens["right"] = TokenOwner("alice", every_server)
+    lab.auth_backend.tokens["right"] = TokenOwner("alice", every_server)
     organisation.server.limits = replace(organisation.server.limits, attempts=2)
     client = await holder(organisation, lab, "-n", "alice")
     (lab.folder / "revoked").write_text("nonsense\n")

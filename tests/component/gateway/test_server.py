@@ -51,7 +51,7 @@ def begin_and_leave(conn: asyncssh.SSHClientConnection, monkeypatch: pytest.Monk
 async def test_abandoned_exchange_ends_the_connection_with_a_reason(
     running: Running, alices_key: asyncssh.SSHKey, mallory: Client, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running.places.targets["mallory", "train"] = running.places.targets["alice", "train"]
+    running.job_directory.targets["mallory", "train"] = running.job_directory.targets["alice", "train"]
     listener = Listener()
     conn = await logged_in(running, alices_key, name, listener)
     leg = the_leg(running)

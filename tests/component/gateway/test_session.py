@@ -19,7 +19,7 @@ from ssh_gateway.session.autostart import AutoStarter
 from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.session.session import MOST_PACKETS, TOO_MANY_STREAMS
 from tests.component.gateway.hostile import Listener, disconnect, drop, logged_in
-from tests.component.gateway.peers import DEADLINE, Client, FakePlaces, Lab, Running, Sshd, log_lines, until
+from tests.component.gateway.peers import DEADLINE, Client, FakeJobDirectory, Lab, Running, Sshd, log_lines, until
 
 NOT_RUNNING = "your default server is not running"
 
@@ -27,14 +27,14 @@ NOT_RUNNING = "your default server is not running"
 @pytest.fixture
 def starting(running: Running) -> Running:
     """Logins start the default server, which takes its time."""
-    running.server.autostart = AutoStarter(running.people, "http://hub.example/", 60.0, 0.02)
-    running.people.stages = [StartStatus("starting")]
+    running.server.autostart = AutoStarter(running.auth_backend, "http://hub.example/", 60.0, 0.02)
+    running.auth_backend.stages = [StartStatus("starting")]
     return running
 
 
 def runs(starting: Running, sshd: Sshd) -> None:
-    starting.places.targets["alice", ""] = sshd.target("")
-    starting.people.stages = [StartStatus("running")]
+    starting.job_directory.targets["alice", ""] = sshd.target("")
+    starting.auth_backend.stages = [StartStatus("running")]
 
 
 async def request(conn: asyncssh.SSHClientConnection, name: bytes, *content: bytes) -> bytes:
@@ -81,7 +81,7 @@ async def test_stream_to_a_job_does_not_wait_for_the_default_server(
     conn = await logged_in(starting, alices_key, "alice")
     asked = asyncio.create_task(echo(conn))
     jump = asyncio.create_task(stream(conn, "train", 22))
-    await until(lambda: starting.people.looks > 1)
+    await until(lambda: starting.auth_backend.looks > 1)
     assert (await asyncio.wait_for(jump, DEADLINE)).startswith("SSH-2.0-")
     assert not asked.done()
     runs(starting, sshd)
@@ -95,7 +95,7 @@ async def test_waiting_streams_are_limited_and_the_session_starts(
     """As a browser opens them through `ssh -D`."""
     conn = await logged_in(starting, alices_key, "alice")
     asked = asyncio.create_task(echo(conn))
-    await until(lambda: starting.people.looks > 1)
+    await until(lambda: starting.auth_backend.looks > 1)
     streams = [asyncio.create_task(stream(conn, "127.0.0.1", 9)) for _ in range(MOST_PACKETS + 5)]
     await until(lambda: sum(one.done() for one in streams) == 6)
     assert {one.result() for one in streams if one.done()} == {TOO_MANY_STREAMS}
@@ -112,7 +112,7 @@ async def test_client_that_leaves_ends_the_wait_for_the_default_server(
     conn = await logged_in(starting, alices_key, "alice")
     asked = [asyncio.create_task(stream(conn, "localhost", 80)) for _ in range(streams)]
     asked.append(asyncio.create_task(echo(conn)))
-    await until(lambda: starting.people.looks > 1)
+    await until(lambda: starting.auth_backend.looks > 1)
     drop(conn)
     await until(lambda: not starting.server.connections)
     assert starting.server.session_limit.inside["alice"] == 0
@@ -131,7 +131,7 @@ async def test_keepalives_are_answered_while_the_default_server_starts(
 ) -> None:
     conn = await logged_in(starting, alices_key, "alice")
     asked = asyncio.create_task(echo(conn))
-    await until(lambda: starting.people.looks > 1)
+    await until(lambda: starting.auth_backend.looks > 1)
     alive = asyncio.create_task(request(conn, packets.KEEPALIVE))
     assert await asyncio.wait_for(alive, DEADLINE) == bytes([packets.REQUEST_SUCCESS])
     assert not asked.done()
@@ -140,7 +140,7 @@ async def test_keepalives_are_answered_while_the_default_server_starts(
 
 
 async def test_default_server_is_user_plus_and_user_alone(alice: Client, running: Running, sshd: Sshd) -> None:
-    running.places.targets["alice", ""] = sshd.target("")
+    running.job_directory.targets["alice", ""] = sshd.target("")
     explicit, implicit = await asyncio.gather(
         alice.ssh("alice+@gateway", "echo here; exit 3"), alice.ssh("alice@gateway", "cat; exit 4", feed=b"typed")
     )
@@ -177,7 +177,7 @@ async def test_refused_requests_do_not_fill_the_log(
 
 
 @dataclass
-class SlowCluster(FakePlaces):
+class SlowCluster(FakeJobDirectory):
     """A cluster with an API that does not answer yet."""
 
     questions: int = 0
@@ -195,8 +195,8 @@ class SlowCluster(FakePlaces):
 async def test_streams_to_missing_jobs_are_limited_and_do_not_fill_the_log(
     lab: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cluster = SlowCluster(lab.places.targets)
-    async with lab.gateway(places=cluster) as running:
+    cluster = SlowCluster(lab.job_directory.targets)
+    async with lab.gateway(job_directory=cluster) as running:
         conn = await logged_in(running, lab.alices_key, "alice")
         before = cluster.questions
         asking = [asyncio.create_task(stream(conn, "nowhere", 22)) for _ in range(3 * log.BURST)]
@@ -234,7 +234,7 @@ async def test_look_at_the_default_server_has_a_deadline(
         raise AssertionError
 
     monkeypatch.setattr(session_module, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(starting.people, "start_status", hangs)
+    monkeypatch.setattr(starting.auth_backend, "start_status", hangs)
     conn = await asyncio.wait_for(logged_in(starting, lab.alices_key, "alice"), DEADLINE)
     assert asked == [""]
     drop(conn)

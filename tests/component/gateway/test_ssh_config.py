@@ -11,7 +11,7 @@ import asyncssh
 import pytest
 
 from dlspawner.ssh_config import SshAccessConfig, config, known_hosts
-from tests.component.gateway.peers import Done, FakePlaces, Lab, Running, Sshd, finish, gateway
+from tests.component.gateway.peers import Done, FakeJobDirectory, Lab, Running, Sshd, finish, gateway
 
 
 async def own_ssh(running: Running, key: asyncssh.SSHKey, pinned: asyncssh.SSHKey, host: str, folder: Path) -> Done:
@@ -37,8 +37,8 @@ async def own_ssh(running: Running, key: asyncssh.SSHKey, pinned: asyncssh.SSHKe
 
 
 @pytest.fixture
-def places(sshd: Sshd) -> FakePlaces:
-    return FakePlaces({("alice", server): sshd.target(server) for server in ("train", "newer", "")})
+def job_directory(sshd: Sshd) -> FakeJobDirectory:
+    return FakeJobDirectory({("alice", server): sshd.target(server) for server in ("train", "newer", "")})
 
 
 @pytest.mark.parametrize("host", ["train.dl", "newer.dl", "dl"])
@@ -57,7 +57,7 @@ async def test_changed_host_key_is_refused(running: Running, alices_key: asyncss
 @pytest.mark.parametrize("host", ["train.dl", "newer.dl"])
 async def test_next_host_key_is_learned_in_its_own_file(lab: Lab, host: str) -> None:
     following = asyncssh.generate_private_key("ssh-ed25519")
-    async with gateway(replace(lab.keys, next_host=following), lab.people, lab.places) as running:
+    async with gateway(replace(lab.keys, next_host=following), lab.auth_backend, lab.job_directory) as running:
         done = await own_ssh(running, lab.alices_key, lab.keys.host, host, lab.folder)
         assert (done.status, done.text) == (0, "in\n"), done.err
     pinned = (lab.folder / ".ssh" / "dlspawner_known_hosts").read_text()

@@ -107,7 +107,7 @@ async def test_client_that_stops_reading_many_streams_costs_little_and_loses_non
     running: Running, alices_key: asyncssh.SSHKey, mallory: Client, *, rekeying: bool
 ) -> None:
     """Streams keep their data during the exchange: asyncssh would keep a window of each for its end."""
-    running.places.targets["mallory", "train"] = running.places.targets["alice", "train"]
+    running.job_directory.targets["mallory", "train"] = running.job_directory.targets["alice", "train"]
     async with downloads(running, alices_key) as found:
         await found.begin(alices_key, MANY, "head -c 4000000 /dev/zero")
         leg = outer(running)

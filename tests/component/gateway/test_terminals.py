@@ -132,10 +132,10 @@ async def test_posted_notice_reaches_the_gateway_at_once(
         serving(harness, real_hub) as served,
         HubClient(real_hub.hub_api, token) as hub,
     ):
-        people = HubAndManager(hub, served.url, token)
-        first = await people.open_notices("", 0)
+        auth_backend = HubAndManager(hub, served.url, token)
+        first = await auth_backend.open_notices("", 0)
         assert first.notices == ()
-        waiting = asyncio.create_task(people.open_notices(first.version, 60))
+        waiting = asyncio.create_task(auth_backend.open_notices(first.version, 60))
         await until(lambda: bool(served.store.notices._readers))
         posted = await served.store.transact(
             lambda transaction: post(transaction, job, NoticeKind.IDLE, "Unused.", until=NOW)
@@ -145,7 +145,7 @@ async def test_posted_notice_reaches_the_gateway_at_once(
         approved = await served.store.transact(
             lambda transaction: post(transaction, job, NoticeKind.APPROVED, "Approved.")
         )
-        ends = {one.text: one.ends for one in (await people.open_notices("", 0)).notices}
+        ends = {one.text: one.ends for one in (await auth_backend.open_notices("", 0)).notices}
         assert ends == {"Unused.": None, "Approved.": approved.ends}
         assert approved.ends is not None
 
@@ -153,9 +153,9 @@ async def test_posted_notice_reaches_the_gateway_at_once(
 async def test_missing_scope_for_notices_is_named(real_hub: RealHub) -> None:
     token = real_hub.tokens["other"]
     async with HubClient(real_hub.hub_api, token) as hub:
-        people = HubAndManager(hub, f"{real_hub.manager}/services/jobs", token)
+        auth_backend = HubAndManager(hub, f"{real_hub.manager}/services/jobs", token)
         with pytest.raises(BackendUnavailable, match="custom:notices:read"):
-            await people.open_notices("", 0)
+            await auth_backend.open_notices("", 0)
 
 
 GOOD = {"id": "1", "user": "alice", "server": "train", "text": "x", "until": None, "seen": False}

@@ -88,8 +88,8 @@ async def test_unreachable_job_is_told_and_logged(
 ) -> None:
     limits = GatewayLimits(connect_seconds=0.5 if told == NO_ANSWER else 15.0, drain_seconds=0.0)
     async with silent() as port, lab.gateway(limits=limits) as running:
-        target = replace(lab.places.targets["alice", "train"], **(change or {"port": port}))
-        lab.places.targets["alice", "train"] = target
+        target = replace(lab.job_directory.targets["alice", "train"], **(change or {"port": port}))
+        lab.job_directory.targets["alice", "train"] = target
         done = await lab.client(running).ssh("alice+train@gateway", "echo in")
     assert (done.status, done.out, told in done.err) == (255, b"", True), done.err
     (line,) = log_lines(caplog, "event=pod ")

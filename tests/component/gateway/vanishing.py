@@ -17,7 +17,7 @@ import asyncssh
 
 from ssh_gateway.transport import connection, sockets
 from ssh_gateway.transport.keys import GatewayKeys
-from tests.component.gateway.peers import Client, FakePeople, FakePlaces, Sshd, gateway, until
+from tests.component.gateway.peers import Client, FakeAuthBackend, FakeJobDirectory, Sshd, gateway, until
 from tests.harness.ports import free_port
 
 HERE, THERE = "198.51.100.1", "198.51.100.2"
@@ -40,17 +40,17 @@ async def main(folder: Path) -> None:
         ip(f"address add {address}/24 dev {name}", *where)
         ip(f"link set {name} up", *where)
     keys = GatewayKeys(*(asyncssh.generate_private_key("ssh-ed25519") for _ in range(2)))
-    key, people, sshd = (
+    key, auth_backend, sshd = (
         asyncssh.generate_private_key("ssh-ed25519"),
-        FakePeople(),
+        FakeAuthBackend(),
         Sshd(folder / "job", keys.user_ca, 0),
     )
-    people.register("alice", key)
+    auth_backend.register("alice", key)
     sshd.port = free_port()
     sshd.start()
-    places = FakePlaces({("alice", "train"): sshd.target()})
+    job_directory = FakeJobDirectory({("alice", "train"): sshd.target()})
     try:
-        async with gateway(keys, people, places, ip="::", interval=0.2) as running:
+        async with gateway(keys, auth_backend, job_directory, ip="::", interval=0.2) as running:
             near = Client(folder / "near", running.port, key, keys.host)
             port = free_port()
             listens = ("-o", "ExitOnForwardFailure=yes", "-R", f"{port}:127.0.0.1:9", "alice+train@gateway")

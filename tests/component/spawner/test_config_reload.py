@@ -13,7 +13,7 @@ from dlspawner.errors import InvalidConfiguration
 from dlspawner.settings import reload
 from dlspawner.spawner.kube.errors import StartRefused
 from tests.component.manager import quota
-from tests.component.spawner.test_manager_link import answering
+from tests.harness.http_servers import answering
 from tests.harness.spawner_builders import make_spawner
 
 FREE = "teams: {default: {title: Everybody}}\n"

@@ -13,7 +13,7 @@ from kubernetes_asyncio import client
 from dlspawner.spawner import lifecycle, orphans, start
 from dlspawner.spawner.kube.errors import StartRefused
 from tests.component.spawner.conftest import PATIENCE, until
-from tests.component.spawner.test_manager_link import answering, never
+from tests.harness.http_servers import answering, never
 from tests.harness.scripted_api import ScriptedApi, listed, pod
 from tests.harness.spawner_builders import make_spawner
 

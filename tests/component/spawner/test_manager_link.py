@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,30 +18,12 @@ from dlspawner.core.unix_account import UidRange, UnixIds
 from dlspawner.spawner import manager_link as manager
 from dlspawner.spawner.kube import errors
 from dlspawner.spawner.manager_link import ManagerLink
+from tests.harness.http_servers import answering
 from tests.harness.spawner_builders import SETTINGS, VISION, make_spawner
 
 UIDS = UidRange(20_000, 29_999)
 SHARED = replace(SETTINGS, teams=TeamsConfig((replace(VISION, quota=(TeamQuota("a100", 4),)),)))
 log = logging.getLogger("test")
-
-
-@contextlib.asynccontextmanager
-async def answering(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
-    """Yields the address of a Manager whose answers are given."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.SockSite(runner, listening).start()
-    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    await runner.cleanup()
-
-
-async def never(_: web.Request) -> web.Response:
-    """Gives no answer."""
-    await asyncio.Event().wait()
-    raise AssertionError("it never ends")
 
 
 def given(request: web.Request, used: list[asyncio.Transport]) -> web.Response:

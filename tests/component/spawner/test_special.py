@@ -22,7 +22,7 @@ from dlspawner.settings import Settings
 from dlspawner.spawner import StartRefused, forms, manager_link, owned_objects
 from dlspawner.spawner.kube.pods import PodRequests
 from tests.component.spawner.conftest import Kept
-from tests.component.spawner.test_manager_link import answering
+from tests.harness.http_servers import answering
 from tests.harness.spawner_builders import CLUSTER, NOTEBOOK, SETTINGS, TEAMS, make_spawner
 
 ADMIN = replace(

@@ -10,7 +10,8 @@ from aiohttp import web
 
 from dlspawner.spawner import manager_link as manager
 from tests.component.spawner.test_given_up import refusal
-from tests.component.spawner.test_manager_link import SHARED, answering, never
+from tests.component.spawner.test_manager_link import SHARED
+from tests.harness.http_servers import answering, never
 from tests.harness.scripted_api import ScriptedApi
 from tests.harness.spawner_builders import make_spawner
 

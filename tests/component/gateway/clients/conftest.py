@@ -14,7 +14,7 @@ import pytest
 from ssh_gateway.core.packets import RelayPolicy
 from ssh_gateway.transport.keys import GatewayKeys
 from tests.component.gateway.clients.ways import Rig
-from tests.component.gateway.peers import FakePlaces, Lab, Sshd
+from tests.component.gateway.peers import FakeJobDirectory, Lab, Sshd
 from tests.harness.ports import free_port
 
 EVERYTHING = RelayPolicy(agent_forwarding=True, x11_forwarding=True)
@@ -35,7 +35,9 @@ def open_sshd(
 @contextlib.asynccontextmanager
 async def rig_before(sshd: Sshd, lab: Lab, policy: RelayPolicy = EVERYTHING) -> AsyncIterator[Rig]:
     """A rig and its gateway, in front of one sshd."""
-    async with lab.gateway(places=FakePlaces({("alice", "train"): sshd.target()}), policy=policy) as running:
+    async with lab.gateway(
+        job_directory=FakeJobDirectory({("alice", "train"): sshd.target()}), policy=policy
+    ) as running:
         # a socket's path may be 108 bytes long, and OpenSSH adds some
         with tempfile.TemporaryDirectory(prefix="ssh") as sockets:
             yield Rig(lab.folder, Path(sockets), sshd, running, lab.alices_key, lab.keys.host)

@@ -31,8 +31,8 @@ async def test_security_key_opens_the_job_if_it_was_touched(
         "ssh-keygen", "-q", "-t", kind, "-w", str(token), "-N", "", *options, "-f", str(identity)
     )
     assert await asyncio.wait_for(making.wait(), DEADLINE) == 0
-    running.people.keys.clear()
-    running.people.register("alice", asyncssh.read_public_key(f"{identity}.pub"))
+    running.auth_backend.keys.clear()
+    running.auth_backend.register("alice", asyncssh.read_public_key(f"{identity}.pub"))
     (alice.directory / "id").unlink()
     provider = ("-o", f"SecurityKeyProvider={token}", "-i", str(identity))
     done = await alice.ssh(*provider, "alice+train@gateway", "echo in")

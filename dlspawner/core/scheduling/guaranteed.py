@@ -1,11 +1,12 @@
 """Guaranteed jobs: the search for their nodes, and for victims there. The rules are in ``admission``.
 
-Guests, guaranteed jobs outside their team's share, leave to the teams that wait inside their quota:
+Out-of-share placements (guaranteed jobs outside their team's share) leave to the teams that wait inside their quota:
 
-* At once: the nodes of another team's share that a waiting job of it needs, if only guests are in its way there.
+* At once: the nodes of another team's share that a waiting job of it needs, if only out-of-share jobs are
+  in its way there.
 * Once it may not be passed any more (``queue``): the nodes that come closest to holding another team's job that no
   open share would hold, because quotas can not be laid out or a node is away. Of several such jobs only the one that
-  came first is heeded, and a guest that came before it does not wait for it.
+  came first counts, and an out-of-share job that came before it does not wait for it.
 
 A job behind a job of its own team that may not be passed is left nothing: it could not take it.
 
@@ -452,7 +453,7 @@ def _with_gpus(gpus: int, pod: PodRequest) -> Resources:
 
 @dataclass(frozen=True, slots=True)
 class _WaitingTeams:
-    """The jobs to which guests leave resources: at most one of each team in either part, in order of submit times."""
+    """The jobs to which out-of-share jobs leave resources: at most one of each team in either part, oldest first."""
 
     owners: tuple[tuple[Job, Nodes], ...]  # with the nodes of their share
     no_share: tuple[Job, ...]
@@ -464,7 +465,7 @@ _OfTeam = tuple[tuple[Job, Nodes] | None, Job | None]  # the owner with its node
 def nodes_reserved_for_others(
     request: Job, kind: str, state: ClusterState, now: datetime
 ) -> tuple[Job | None, frozenset[str]]:
-    """The nodes that a guest leaves to other teams, and a job that waits for them."""
+    """The nodes that an out-of-share job leaves to other teams, and a job that waits for them."""
     waiting = _waiting(kind, state, now)
     found: list[tuple[Job, Iterable[str]]] = [one for one in waiting.owners if one[0].team != request.team]
     first = next((job for job in waiting.no_share if job.team != request.team), None)
@@ -474,7 +475,7 @@ def nodes_reserved_for_others(
 
 
 def yields_to(waiting: Job) -> Blocked:
-    """The answer to a guest that would take what is left to another team's job."""
+    """The answer to an out-of-share job that would take what is left to another team's job."""
     whose = counted(waiting.request.gpus)
     return Blocked(
         Reason.BLOCKED_BY_EARLIER, f"A job that wants {whose} comes first: it waits inside its team's quota."
@@ -505,7 +506,7 @@ def _of_team(team: str, kind: str, state: ClusterState, now: datetime) -> _OfTea
 
 
 def _share_owner(team: str, kind: str, state: ClusterState, now: datetime) -> tuple[Job, Nodes] | None:
-    """The first job of a team that only guests and borrowers keep from its own share, and its nodes there."""
+    """The first job of a team that only out-of-share jobs and borrowers keep from its own share, with its nodes."""
     share = state.quota_by_team(kind).get(team, {})
     keys = state.queues[team, kind][team].keys
     tried: set[ResourceRequest] = set()

@@ -178,7 +178,7 @@ def share_overrun(team: str, kind: str, info: NodeInfo, state: ClusterState) -> 
     """By how much what a team's guaranteed jobs hold and were promised on a node of its share is others' there."""
     found, shares = state.cluster.gpu_type(kind), state.quota_by_node(kind).get(info.node.name, {})
     if found is None or team not in shares:
-        return 0  # a guest
+        return 0  # out of its share
     held = info.guaranteed_by_team.get(found.resource, {})
     others = sum(max(held.get(one, 0), shares.get(one, 0)) for one in {*held, *shares} if one != team)
     own = max(shares[team], info.node.gpus_of(found.resource) - others)
@@ -350,7 +350,7 @@ def restorable(turned: Iterable[Job], state: ClusterState) -> tuple[Job, ...]:
     """Of the jobs that turned preemptible for a lowered quota those that fit into their team's quota, oldest first.
 
     One that has notice is among them only where it is on its team's share: there the place that it should leave was
-    promised to a guest, who has to look for another one. Elsewhere its place is reserved for its owner.
+    promised to an out-of-share job, which has to look for another one. Elsewhere its place is reserved for its owner.
     """
     found: list[Job] = []
     left: dict[tuple[str, str], int] = {}

@@ -143,9 +143,9 @@ _Size = tuple[int, datetime, str]  # the smaller one wants more, or came first
 class _PastMaxWait:
     """The jobs of a lane shared by teams that may not be passed any more.
 
-    ``starved``: of each priority, the one that wants the most GPUs; it is heeded by late jobs that want less,
-    even if their team has used little. ``first``: of those that need not heed one themselves, the first of the queue.
-    So there is always one that heeds none, and not all wait for each other.
+    ``starved``: of each priority, the one that wants the most GPUs; late jobs that want less yield to it,
+    even if their team has used little. ``first``: of those that need not yield themselves, the first of the queue.
+    So there is always one that yields to none, and not all wait for each other.
     """
 
     first: Job | None

@@ -65,7 +65,7 @@ AGAIN: dict[str, tuple[tuple[Team | Node | Job, ...], str]] = {
         "",
     ),
     "none that is stopping": ((*TWO, turned("j", 1, 1, state=JobState.STOPPING)), ""),
-    "one that should leave its team's share for a guest": (
+    "one that should leave its team's share for an out-of-share job": (
         (*TWO, turned("j", 8, 1, **SOON), queues("q", "b", 8, nodes=("n1",))),
         "j",
     ),

@@ -1,4 +1,4 @@
-"""Guests: the resources that a guaranteed job outside its share leaves to pending jobs of other teams."""
+"""Out-of-share placement: what a guaranteed job outside its share leaves to pending jobs of other teams."""
 
 from __future__ import annotations
 
@@ -19,55 +19,55 @@ HELD, BIG, OLD = runs("r", "b", 1, "n1"), queues("big", "a", 8), queues("big", "
 WIDE = (team("a", 16), team("b", 16), N1, N2)
 
 
-def guest(gpus: int, **more: Any) -> Job:
+def outside(gpus: int, **more: Any) -> Job:
     """A job of team b, whose node is closed."""
     return wants("g", "b", gpus, **more)
 
 
-GUESTS: dict[str, Case] = {
-    "a guest starts where no job waits": Case(cluster_state(*HOMES), guest(2), "n1"),
-    "a guest leaves another team's share to its waiting job at once": Case(
-        cluster_state(*HOMES, HELD, BIG), guest(2), "blocked-by-earlier"
+OUT_OF_SHARE: dict[str, Case] = {
+    "a job out of its share starts where no job waits": Case(cluster_state(*HOMES), outside(2), "n1"),
+    "a job out of its share leaves another team's share to its waiting job at once": Case(
+        cluster_state(*HOMES, HELD, BIG), outside(2), "blocked-by-earlier"
     ),
     "also before that one, in the order of the queue": Case(
-        cluster_state(*HOMES, HELD, BIG), guest(2, priority=100, waited=2 * HOUR), "blocked-by-earlier"
+        cluster_state(*HOMES, HELD, BIG), outside(2, priority=100, waited=2 * HOUR), "blocked-by-earlier"
     ),
-    "a guest goes where the waiting jobs have no share": Case(
-        cluster_state(*HOMES, node("n3"), HELD, BIG), guest(2), "n3"
+    "a job out of its share goes where the waiting jobs have no share": Case(
+        cluster_state(*HOMES, node("n3"), HELD, BIG), outside(2), "n3"
     ),
-    "a job that waits for its own team's jobs blocks no guest": Case(
-        cluster_state(*HOMES, runs("r", "a", 7, "n1"), BIG), guest(1), "n1"
+    "a job that waits for its own team's jobs blocks no job out of its share": Case(
+        cluster_state(*HOMES, runs("r", "a", 7, "n1"), BIG), outside(1), "n1"
     ),
-    "a job that waits for its user cap blocks no guest": Case(
-        cluster_state(team("a", 8, hard=1), *HOMES[1:], HELD, BIG), guest(1), "n1"
+    "a job that waits for its user cap blocks no job out of its share": Case(
+        cluster_state(team("a", 8, hard=1), *HOMES[1:], HELD, BIG), outside(1), "n1"
     ),
     "nor does a job behind others of its team": Case(
         cluster_state(
             *(*TOO_MANY, runs("r", "a", 4, "n1")),
             *(queues("big", "a", 8, waited=2 * HOUR), queues("small", "a", 2, waited=HOUR)),
         ),
-        guest(2),
+        outside(2),
         "n1",
     ),
-    "a guest leaves the nodes to a job behind many with a user cap": Case(
+    "a job out of its share leaves the nodes to a job behind many with a user cap": Case(
         cluster_state(
             *(team("a", 8, hard=4), *TOO_MANY[1:], runs("r", "a", 4, "n1", user="eve"), runs("s", "b", 1, "n1")),
             *(queues(f"mine{number}", "a", 1, user="eve", waited=2 * HOUR) for number in range(20)),
             queues("big", "a", 4, user="bob", waited=HOUR),
         ),
-        guest(1),
+        outside(1),
         "blocked-by-earlier",
     ),
     "with more quota than GPUs a small job passes a big one of another team": Case(
-        cluster_state(*TOO_MANY, HELD, queues("big", "a", 8, waited=MINUTE)), guest(1), "n1"
+        cluster_state(*TOO_MANY, HELD, queues("big", "a", 8, waited=MINUTE)), outside(1), "n1"
     ),
     "but not one that has waited for long": Case(
-        cluster_state(*TOO_MANY, HELD, OLD), guest(1, priority=100), "blocked-by-earlier"
+        cluster_state(*TOO_MANY, HELD, OLD), outside(1, priority=100), "blocked-by-earlier"
     ),
-    "unless it has waited for longer": Case(cluster_state(*TOO_MANY, HELD, OLD), guest(1, waited=2 * HOUR), "n1"),
+    "unless it has waited for longer": Case(cluster_state(*TOO_MANY, HELD, OLD), outside(1, waited=2 * HOUR), "n1"),
     "closest to holding it is the node with the fewest GPUs of guaranteed jobs": Case(
         cluster_state(*WIDE, *(HELD, runs("p", "b", 5, "n1", preemptible=True)), *(runs("s", "b", 3, "n2"), OLD)),
-        guest(2),
+        outside(2),
         "n2",
     ),
     "a borrower is not blocked by a job that could preempt it": Case(
@@ -84,7 +84,7 @@ GUESTS: dict[str, Case] = {
 }
 
 
-@pytest.mark.parametrize(("here", "job", "expected"), GUESTS.values(), ids=GUESTS)
+@pytest.mark.parametrize(("here", "job", "expected"), OUT_OF_SHARE.values(), ids=OUT_OF_SHARE)
 def test_job_outside_its_share(here: ClusterState, job: Job, expected: str) -> None:
     decision = admit(job, here, NOW)
     assert (" ".join(decision.nodes) if isinstance(decision, Admit) else decision.reason.value) == expected
@@ -121,14 +121,14 @@ def test_caches_do_not_grow_with_time() -> None:
     here = cluster_state(*HOMES, HELD, BIG)
     sizes = set()
     for minutes in range(1, 5):
-        admit(guest(2), here, NOW + minutes * MINUTE)
+        admit(outside(2), here, NOW + minutes * MINUTE)
         sizes.add((len(here.memo), len(here.node_infos["n1"].cache)))
     assert len(sizes) == 1
 
 
 def test_blocked_job_gets_the_reason() -> None:
     here = cluster_state(*HOMES, HELD, BIG)
-    decision = admit(guest(2), here, NOW)
+    decision = admit(outside(2), here, NOW)
     assert isinstance(decision, MustWait)
     assert decision.sentence == "A job that wants 8 GPUs comes first: it waits inside its team's quota."
 

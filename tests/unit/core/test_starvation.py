@@ -1,4 +1,4 @@
-"""No job starves inside its team's quota, under streams of borrowers, of other teams, of guests."""
+"""No job starves inside its team's quota, under streams of borrowers, of other teams, of out-of-share jobs."""
 
 from __future__ import annotations
 

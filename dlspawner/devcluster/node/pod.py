@@ -217,6 +217,9 @@ class Pod:
 
     async def _start(self) -> set[asyncio.Task[None]]:
         """From the address to the running containers; their tasks are never cancelled, only stopped."""
+        waiting = [container for container in self.main if not self._had_ended(container)]
+        if not waiting:
+            return set()
         host_network = self.manifest["spec"].get("hostNetwork")
         self.ip = self.host.ip if host_network else self.host.address(self.uid, self._before.get("podIP", ""))
         await self._admit()
@@ -224,14 +227,13 @@ class Pod:
         await self._prepare_volumes()
         for container in self.init:
             await self._initialize(container)
-        main: set[asyncio.Task[None]] = set()
-        for container in self.main:
-            code = container.run.exit_code
-            if code is not None and not status.restarts_again(self._policy(), code):
-                container.run.final = True  # it had ended before the node was restarted
-            else:
-                main.add(self._begin(container))
-        return main
+        return {self._begin(container) for container in waiting}
+
+    def _had_ended(self, container: Container) -> bool:
+        """True if it had ended for good before the node was restarted."""
+        code = container.run.exit_code
+        container.run.final = code is not None and not status.restarts_again(self._policy(), code)
+        return container.run.final
 
     def _begin(self, container: Container) -> asyncio.Task[None]:
         task = asyncio.create_task(container.life(), name=f"container {container.name} of {self.name}")
@@ -377,7 +379,7 @@ class Pod:
 
     def _container(self, spec: Mapping[str, Any], policy: str) -> Container:
         why = status.INITIALIZING if self.manifest["spec"].get("initContainers") else status.CREATING
-        run = status.previous(self._before, spec["name"], spec.get("image", ""), now(), why)
+        run = status.previous(self._before, spec["name"], spec.get("image", ""), now(), why, policy=policy)
         return Container(self, spec, run, policy=policy)
 
     def _phase(self) -> str:

@@ -75,10 +75,13 @@ class Run:
         }
 
 
-def previous(status: Mapping[str, Any], name: str, image: str, now: str, why: str = CREATING) -> Run:
+def previous(  # noqa: PLR0913
+    status: Mapping[str, Any], name: str, image: str, now: str, why: str = CREATING, *, policy: str = "Always"
+) -> Run:
     """The run as an earlier life of the node left it in the API; ``why`` is what a container waits for until it runs.
 
-    A container that was running then died with the node: it counts as restarted.
+    A container that was running then died with the node: it counts as restarted, or has failed where the pod's policy
+    is to start nothing again, as after a reboot of a real node.
     """
     entries = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
     entry = next((entry for entry in entries if entry["name"] == name), None)
@@ -93,10 +96,13 @@ def previous(status: Mapping[str, Any], name: str, image: str, now: str, why: st
         id=entry.get("containerID", ""),
     )
     if run.running:
-        run.last_state = terminated(
+        died = terminated(
             137, started=run.state["running"]["startedAt"], finished=now, message="the node was stopped", id=run.id
         )
-        run.state = waiting(why)
+        if not restarts_again(policy, 137):
+            run.state = died
+            return run
+        run.state, run.last_state = waiting(why), died
         run.restarts += 1
     return run
 
@@ -105,10 +111,10 @@ def phase(spec: Mapping[str, Any], init: Sequence[Run], main: Sequence[Run]) -> 
     """Pending until every init container is through, then what the containers make of it."""
     if any(run.final and run.exit_code not in {0, None} for run in init):
         return "Failed"
-    if not initialized(spec, init):
-        return "Pending"
     if main and all(run.final for run in main):
         return "Succeeded" if all(run.exit_code == 0 for run in main) else "Failed"
+    if not initialized(spec, init):
+        return "Pending"
     if any(run.id or run.final for run in main):
         return "Running"
     return "Pending"

@@ -217,15 +217,7 @@ hold_lock() {
 }
 
 end_with_main() { # the login proxy's command; in the background
-    # When the pod's containers start once more, the file of the main before is still there, and nobody holds its lock.
-    # Which one that was is read before the lock: main may put its own file there at any moment.
-    stale=
-    if [ -e "$alive/proxy" ] && [ -e "$alive/main" ]; then
-        found=$(ls -i "$alive/main")
-        if flock -n "$alive/main" true 2>/dev/null; then stale=$found; fi
-    fi
-    (: >"$alive/proxy") 2>/dev/null
-    until [ -e "$alive/main" ] && [ "$(ls -i "$alive/main")" != "$stale" ]; do sleep 0.5; done
+    until [ -e "$alive/main" ]; do sleep 0.5; done
     if ! { exec 8<"$alive/main" && flock -s 8; }; then
         say "flock is missing: this container stays when main has ended"
         return

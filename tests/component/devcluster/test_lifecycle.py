@@ -74,8 +74,11 @@ async def test_deadline_ends_a_pod(embedded: EmbeddedCluster) -> None:
 
 async def test_pods_continue_after_a_restart_of_the_nodes(embedded: EmbeddedCluster) -> None:
     gpu = {"resources": {"limits": {"nvidia.com/gpu": 2}}}
-    await embedded.pod("stay", "echo $NVIDIA_VISIBLE_DEVICES; exec sleep 60", **gpu)
+    await embedded.pod("stay", "echo $NVIDIA_VISIBLE_DEVICES; exec sleep 60", spec_restartPolicy="Always", **gpu)
+    sidecar = {"name": "sidecar", "image": "i", "command": ["sleep", "60"], "restartPolicy": "Always"}
+    await embedded.pod("once", "exec sleep 60", spec_initContainers=[sidecar])
     await embedded.pod("over", "true")
+    await embedded.ready("once")
     before = await embedded.ready("stay")
     await embedded.phase("over", "Succeeded")
     held = await embedded.said("stay")
@@ -87,6 +90,8 @@ async def test_pods_continue_after_a_restart_of_the_nodes(embedded: EmbeddedClus
     after = await embedded.until("stay", lambda pod: main_status(pod)["restartCount"] == 1 and is_ready(pod))
     assert after["status"]["podIP"] == before["status"]["podIP"]
     assert await embedded.said("stay") == held
+    once = await embedded.phase("once", "Failed")
+    assert main_status(once)["state"]["terminated"]["exitCode"] == 137
     over = await embedded.cluster.get(PODS, "over", "jobs")
     assert over["status"]["phase"] == "Succeeded"
     assert main_status(over)["restartCount"] == 0

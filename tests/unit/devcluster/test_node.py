@@ -89,6 +89,8 @@ def test_container_that_ran_when_the_node_died_counts_as_restarted() -> None:
     before = {"containerStatuses": [_run("running", restarts=2, ready=True).status()]}
     run = status.previous(before, "main", "x", NOW)
     assert (run.restarts, run.last_state["terminated"]["exitCode"]) == (3, 137)
+    once = status.previous(before, "main", "x", NOW, policy="Never")
+    assert (once.restarts, once.exit_code) == (2, 137)
 
 
 def test_devices_are_never_given_twice_and_survive_a_checkpoint() -> None:

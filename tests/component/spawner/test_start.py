@@ -430,21 +430,15 @@ def test_a_login_proxy_that_starts_after_the_end_of_main_ends_at_once(
     assert pair("--login-proxy", "sleep", "600").wait(60) == 0
 
 
-def test_the_login_proxy_waits_for_main_again_when_the_containers_restart(
-    pair: Callable[..., subprocess.Popen[str]], tmp_path: Path
-) -> None:
-    waits, seen = tmp_path / "alive" / "proxy", 0
-    for _ in range(2):
-        proxy = pair("--login-proxy", "sh", "-c", "echo started; exec sleep 600")
-        assert first_line(proxy) == "started\n"
-        wait_for(lambda: waits.exists() and waits.stat().st_mtime_ns > seen, "the proxy waits for main")  # noqa: B023
-        seen = waits.stat().st_mtime_ns
-        main = pair("--main", "sh", "-c", "echo started; exec sleep 600")
-        assert first_line(main) == "started\n"
-        assert proxy.poll() is None
-        os.kill(process_one(main), signal.SIGKILL)
-        assert proxy.wait(60) == 0
-        assert "main has ended" in proxy.communicate()[1]
+def test_the_login_proxy_waits_for_main_and_ends_when_it_is_killed(pair: Callable[..., subprocess.Popen[str]]) -> None:
+    proxy = pair("--login-proxy", "sh", "-c", "echo started; exec sleep 600")
+    assert first_line(proxy) == "started\n"
+    main = pair("--main", "sh", "-c", "echo started; exec sleep 600")
+    assert first_line(main) == "started\n"
+    assert proxy.poll() is None
+    os.kill(process_one(main), signal.SIGKILL)
+    assert proxy.wait(60) == 0
+    assert "main has ended" in proxy.communicate()[1]
 
 
 def test_the_command_of_main_does_not_inherit_the_lock(pair: Callable[..., subprocess.Popen[str]]) -> None:

@@ -501,7 +501,7 @@ def test_invalid_teams(files: Files, text: str, problem: str) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("teams:\n", "teams.yaml:1: teams: there is nothing below it: nobody would have a quota."),
+        ("teams:\n", "teams.yaml:1: teams: there is nothing below it, so no team would have a quota."),
         (1000 * "[", "teams.yaml:1: .: the file has too many lists and mappings inside each other."),
     ],
     ids=["half a file", "too deep"],

@@ -90,7 +90,7 @@ def _user_caps(team: Section) -> UserCaps:
         return UserCaps()
     caps = UserCaps(_milli(section, "soft"), _milli(section, "hard"))
     if caps.soft is not None and caps.hard is not None and caps.soft > caps.hard:
-        section.entry.problem("soft is more than hard, so no job could ever wait for approval.")
+        section.entry.problem("soft is more than hard, so it would have no effect.")
     return caps
 
 

@@ -217,8 +217,11 @@ class Pod:
 
     async def _start(self) -> set[asyncio.Task[None]]:
         """From the address to the running containers; their tasks are never cancelled, only stopped."""
-        waiting = [container for container in self.main if not self._had_ended(container)]
-        if not waiting:
+        for container in self.main:
+            code = container.run.exit_code  # of before the node was restarted
+            container.run.final = code is not None and not status.restarts_again(self._policy(), code)
+        remaining = [container for container in self.main if not container.run.final]
+        if not remaining:
             return set()
         host_network = self.manifest["spec"].get("hostNetwork")
         self.ip = self.host.ip if host_network else self.host.address(self.uid, self._before.get("podIP", ""))
@@ -227,13 +230,7 @@ class Pod:
         await self._prepare_volumes()
         for container in self.init:
             await self._initialize(container)
-        return {self._begin(container) for container in waiting}
-
-    def _had_ended(self, container: Container) -> bool:
-        """True if it had ended for good before the node was restarted."""
-        code = container.run.exit_code
-        container.run.final = code is not None and not status.restarts_again(self._policy(), code)
-        return container.run.final
+        return {self._begin(container) for container in remaining}
 
     def _begin(self, container: Container) -> asyncio.Task[None]:
         task = asyncio.create_task(container.life(), name=f"container {container.name} of {self.name}")

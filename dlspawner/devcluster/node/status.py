@@ -75,7 +75,7 @@ class Run:
         }
 
 
-def previous(  # noqa: PLR0913
+def previous(  # noqa: PLR0913 - a container by name and image, and where it begins
     status: Mapping[str, Any], name: str, image: str, now: str, why: str = CREATING, *, policy: str = "Always"
 ) -> Run:
     """The run as an earlier life of the node left it in the API; ``why`` is what a container waits for until it runs.
@@ -99,11 +99,12 @@ def previous(  # noqa: PLR0913
         died = terminated(
             137, started=run.state["running"]["startedAt"], finished=now, message="the node was stopped", id=run.id
         )
-        if not restarts_again(policy, 137):
+        run.final = not restarts_again(policy, 137)
+        if run.final:
             run.state = died
-            return run
-        run.state, run.last_state = waiting(why), died
-        run.restarts += 1
+        else:
+            run.state, run.last_state = waiting(why), died
+            run.restarts += 1
     return run
 
 

@@ -119,7 +119,7 @@ def _concerns(request: ApprovalRequest, teams: TeamsConfig, name: str, *, admin:
 
 
 NOT_WAITING = "This job waits for no approval."
-OWN = "Nobody approves or denies their own request: another admin of the team can, or an administrator of the Hub."
+OWN = "Your own request is for another admin of the team to decide, or for an administrator of the Hub."
 ONLY_HUB = "Only an administrator of the Hub decides about special permissions."
 NOT_ADMIN = "Only an admin of team {team} decides about this, or an administrator of the Hub."
 CHANGED = "It has been changed since you looked: look again at what is asked for now."

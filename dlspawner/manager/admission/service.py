@@ -47,11 +47,9 @@ REPLACED = "It takes the place of your earlier request for this server, and asks
 KEEPS_SUBMIT_TIME = "It holds nothing until then, and keeps its submit time."
 EARLIER_JOBS_FIRST = "Others that wait are being started first."
 _LEVEL = "Team %s may not use the priority “%s”; choose one of these: %s."
-WRONG_NAMESPACE = (
-    "This Hub makes jobs in a namespace where no GPUs are counted, so none can be started. Ask an administrator."
-)
+WRONG_NAMESPACE = "This Hub makes jobs in another namespace than the Manager expects: ask an administrator."
 NO_SPECIAL_NAMESPACE = (
-    "Jobs with special permissions would be made in a namespace where they are not counted: ask an administrator."
+    "Jobs with special permissions are made in another namespace than the Manager expects: ask an administrator."
 )
 WAITS_WITH_OTHER_OPTIONS = (
     "This server's job waits in the cluster already, with other options. Cancel it first if you want another one."

@@ -72,7 +72,7 @@ async def test_deadline_ends_a_pod(embedded: EmbeddedCluster) -> None:
     assert pod["status"]["reason"] == "DeadlineExceeded"
 
 
-async def test_pods_continue_after_a_restart_of_the_nodes(embedded: EmbeddedCluster) -> None:
+async def test_pods_continue_after_a_restart_of_the_nodes_or_have_failed(embedded: EmbeddedCluster) -> None:
     gpu = {"resources": {"limits": {"nvidia.com/gpu": 2}}}
     await embedded.pod("stay", "echo $NVIDIA_VISIBLE_DEVICES; exec sleep 60", spec_restartPolicy="Always", **gpu)
     sidecar = {"name": "sidecar", "image": "i", "command": ["sleep", "60"], "restartPolicy": "Always"}

@@ -90,7 +90,9 @@ def test_container_that_ran_when_the_node_died_counts_as_restarted() -> None:
     run = status.previous(before, "main", "x", NOW)
     assert (run.restarts, run.last_state["terminated"]["exitCode"]) == (3, 137)
     once = status.previous(before, "main", "x", NOW, policy="Never")
-    assert (once.restarts, once.exit_code) == (2, 137)
+    assert (once.restarts, once.exit_code, once.final) == (2, 137, True)
+    waits = status.previous({}, "main", "x", NOW)
+    assert status.phase({"initContainers": []}, [once], [waits]) == "Failed", "nor an init container"
 
 
 def test_devices_are_never_given_twice_and_survive_a_checkpoint() -> None:

@@ -147,7 +147,7 @@ class StopReasonHandler(HubOnlyHandler):
         kept = await leader.repository.job_history(job) if leader is not None else None
         told = kept is not None and (kept.stop is not None or kept.state is JobState.ENDED)
         if leader is None or kept is None or not told:
-            raise HttpProblem(404, "The Manager has not stopped this job, and does not know why it ended.")
+            raise HttpProblem(404, "This Manager knows of no stop and no end of this job.")
         detail = (await leader.repository.end_details([kept])).get(job, "")
         reason = kept.stop.code if kept.stop is not None else kept.reason
         self.reply({"reason": reason, "sentence": end_sentence(kept.reason, detail, kept.stop)})

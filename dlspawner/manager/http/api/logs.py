@@ -35,7 +35,7 @@ FOLLOW_SECONDS = 600.0
 _FOLLOWERS, _OF_ONE = 24, 4
 _KEPT_SECONDS = 4.0  # for which the Hub may wait for one log: shorter than it waits for any answer
 NO_PLACE = (
-    "This place in the log is not known any more, or the log has ended; without after it begins with its last lines."
+    "This place in the log is not known any more, or the log has ended. Without “after” it begins with its last lines."
 )
 
 

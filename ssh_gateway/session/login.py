@@ -32,7 +32,7 @@ from ssh_gateway.session.upstream import Access, enter
 from ssh_gateway.transport.server import Downstream, LoginHandler
 
 # An invalid name is looked up like any other, under a name that no Hub gives.
-NO_LOGIN = routing.LoginName("..nobody..", "")
+NO_LOGIN = routing.LoginName("..none..", "")
 PROMPT = "Hub API token as password: "  # lftp and sshpass answer only a prompt that ends in "password:"
 LONGEST_TOKEN = 4096
 TOO_MANY_LOGINS = "too many logins are going on: try again in a moment"

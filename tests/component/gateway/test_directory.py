@@ -99,9 +99,9 @@ async def test_invalid_token_has_no_owner(registry: Registry) -> None:
 
 
 async def test_unknown_user_has_no_keys_servers_or_starts(registry: Registry) -> None:
-    for name in ("nobody-of-this-name", "..nobody..", "a b+c/ü"):
+    for name in ("unknown-user", "..none..", "a b+c/ü"):
         assert await registry.auth_backend.registered_keys(name) == ()
-    assert await registry.auth_backend.servers("nobody-of-this-name") == frozenset()
+    assert await registry.auth_backend.servers("unknown-user") == frozenset()
     assert await registry.auth_backend.start(new_user(), "train") == StartStatus("off")
     assert await registry.auth_backend.start_status(new_user(), "train", "") == StartStatus("off")
 

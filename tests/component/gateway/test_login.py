@@ -107,7 +107,7 @@ async def test_wrong_credentials_have_the_same_answer(running: Running, mallory:
     keys = [await mallory.ssh(f"{login}@gateway", "id") for login in logins]
     assert {(done.status, done.out, done.err.split(": ", 1)[1].strip()) for done in keys} == {(255, b"", DENIED)}
     assert running.auth_backend.asked == ["alice", "alice", "ghost", NO_LOGIN.user, "alice"], (
-        "one look-up, whoever it is"
+        "one look-up for each login, of known and unknown users"
     )
     tokens = [
         await with_token(mallory, token, login, *PASSWORD)
